@@ -1,0 +1,43 @@
+"""Where the demo's data comes from: files, one folder a day, as a shop's systems would drop them."""
+
+from datetime import date
+from pathlib import Path
+
+import dagster as dg
+
+from iceberg_assets.demo.generator import Export
+from iceberg_manager.settings import LakeSettings
+from resources.lake import LakeResource
+
+DAYS = dg.DailyPartitionsDefinition(start_date="2026-11-01")
+
+
+def folder(lake: LakeSettings, day: str) -> Path:
+    """Where the newest export of a day lies."""
+    return Path(lake.landing_location) / "shop_exports" / day
+
+
+@dg.asset(
+    key=["exports", "shop"],
+    group_name="exports",
+    partitions_def=DAYS,
+    backfill_policy=dg.BackfillPolicy.single_run(),
+    kinds={"file"},
+)
+def shop_exports(context: dg.AssetExecutionContext, lake: LakeResource) -> dg.MaterializeResult:
+    """The shop's files of a day. Each run exports the day anew, with late orders and changed statuses."""
+    written = 0
+    for day in context.partition_keys:
+        place = folder(lake.settings, day)
+        revision = _next_revision(place)
+        for name, text in Export(date.fromisoformat(day), revision).files().items():
+            (place / name).write_text(text)
+            written += len(text)
+        (place / "revision").write_text(str(revision))
+    return dg.MaterializeResult(metadata={"bytes": written, "days": len(context.partition_keys)})
+
+
+def _next_revision(place: Path) -> int:
+    place.mkdir(parents=True, exist_ok=True)
+    last = place / "revision"
+    return int(last.read_text()) + 1 if last.exists() else 0

@@ -1,0 +1,1 @@
+"""The library under Iceberg Assets: settings, specs, commits, history, checks and queries. No Dagster."""

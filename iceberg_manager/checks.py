@@ -1,0 +1,101 @@
+"""What must hold for a table's rows, and how all of it is asked in a single pass over one snapshot.
+
+Each check is one aggregate expression that counts the rows that break it; DuckDB computes them together.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+import duckdb
+
+Severity = Literal["error", "warn"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One rule. ``measure`` is a DuckDB aggregate; the rule holds when its value lies in [at_least, at_most]."""
+
+    name: str
+    description: str
+    measure: str
+    columns: tuple[str, ...] = ()
+    at_least: float | None = None
+    at_most: float | None = 0
+    severity: Severity = "error"
+
+
+@dataclass(frozen=True)
+class CheckOutcome:
+    """What a check found."""
+
+    check: Check
+    passed: bool
+    measured: float | None
+    detail: str = ""
+
+
+def unique(*columns: str, severity: Severity = "error") -> Check:
+    """No two rows share these columns."""
+    key = ", ".join(_name(column) for column in columns)
+    measure = f"count(*) - count(DISTINCT ({key}))"
+    return Check(
+        f"unique_{'_'.join(columns)}", f"No two rows share {', '.join(columns)}.", measure, columns, severity=severity
+    )
+
+
+def not_null(column: str, severity: Severity = "error") -> Check:
+    """Every row has a value."""
+    measure = f"count(*) FILTER ({_name(column)} IS NULL)"
+    return Check(f"not_null_{column}", f"Every row has a {column}.", measure, (column,), severity=severity)
+
+
+def in_range(column: str, low: float | None = None, high: float | None = None, severity: Severity = "error") -> Check:
+    """Values lie between the bounds, both included; an open bound is None. Nulls pass."""
+    outside = [f"{_name(column)} < {low!r}"] * (low is not None) + [f"{_name(column)} > {high!r}"] * (high is not None)
+    measure = f"count(*) FILTER ({' OR '.join(outside) or 'false'})"
+    said = f"{column} is between {'-∞' if low is None else low} and {'∞' if high is None else high}."
+    return Check(f"range_{column}", said, measure, (column,), severity=severity)
+
+
+def accepted_values(column: str, values: Sequence[str], severity: Severity = "error") -> Check:
+    """Values come from a known set. Nulls pass."""
+    listed = ", ".join("'" + value.replace("'", "''") + "'" for value in values)
+    measure = f"count(*) FILTER ({_name(column)} NOT IN ({listed}))"
+    return Check(
+        f"accepted_{column}", f"{column} is one of {', '.join(values)}.", measure, (column,), severity=severity
+    )
+
+
+def row_count(at_least: int = 1, at_most: int | None = None, severity: Severity = "error") -> Check:
+    """The table has so many rows."""
+    said = f"At least {at_least:,} rows" + (f" and at most {at_most:,}." if at_most is not None else ".")
+    return Check("row_count", said, "count(*)", (), at_least, at_most, severity)
+
+
+def fresh(column: str, within: timedelta, severity: Severity = "warn") -> Check:
+    """The newest value of a time column is no older than ``within``."""
+    measure = f"epoch($now::TIMESTAMP) - epoch(max({_name(column)})::TIMESTAMP)"
+    said = f"The newest {column} is at most {within} old."
+    return Check(f"fresh_{column}", said, measure, (column,), None, within.total_seconds(), severity)
+
+
+def evaluate(connection: duckdb.DuckDBPyConnection, source: str, checks: Sequence[Check]) -> list[CheckOutcome]:
+    """All checks over ``source`` (a DuckDB table expression) in one query."""
+    if not checks:
+        return []
+    wanted = ", ".join(f"({check.measure})::DOUBLE" for check in checks)
+    now = {"now": datetime.now(UTC).replace(tzinfo=None)} if "$now" in wanted else {}
+    row = connection.execute(f"SELECT {wanted} FROM {source}", now).fetchone() or ()
+    return [CheckOutcome(check, _holds(check, value), value) for check, value in zip(checks, row, strict=True)]
+
+
+def _holds(check: Check, value: float | None) -> bool:
+    if value is None:
+        return False
+    return (check.at_least is None or value >= check.at_least) and (check.at_most is None or value <= check.at_most)
+
+
+def _name(column: str) -> str:
+    return '"' + column.replace('"', '""') + '"'

@@ -1,0 +1,250 @@
+"""What a table is declared to be: columns, layout, how it is written, kept and checked. Pure data, checked when made.
+
+Types are Iceberg's names (``long``, ``timestamptz``, ``decimal(10,2)``, ``list<string>`` …). Those that readers
+disagree about are refused: ``time``, ``uuid`` and nanoseconds.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
+from typing import Literal, get_args
+
+from pydantic import TypeAdapter, ValidationError
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.transforms import Transform, parse_transform
+from pyiceberg.types import (
+    IcebergType,
+    ListType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StructType,
+    TimestampNanoType,
+    TimestamptzNanoType,
+    TimeType,
+    UUIDType,
+)
+
+from iceberg_manager.checks import Check
+from iceberg_manager.errors import SpecError
+from iceberg_manager.names import TableName, did_you_mean
+
+WriteMode = Literal["append", "overwrite", "overwrite_partitions", "merge", "delete_insert"]
+_PARTITION = re.compile(r"(?:(?P<transform>\w+)\((?P<args>[^)]*)\))|(?P<column>[\w ]+)")
+_SORT = re.compile(r"(?P<column>[\w ]+?)(?:\s+(?P<direction>asc|desc))?", re.IGNORECASE)
+_TYPES: TypeAdapter[PrimitiveType] = TypeAdapter(PrimitiveType)
+_REFUSED: dict[type[IcebergType], str] = {
+    TimeType: "long (microseconds of the day)",
+    UUIDType: "string",
+    TimestampNanoType: "timestamp",
+    TimestamptzNanoType: "timestamptz",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column, when its type alone does not say enough."""
+
+    type: str
+    doc: str = ""
+    required: bool = False
+
+
+@dataclass(frozen=True)
+class MaintenancePolicy:
+    """How long history is kept and how large files should be. A snapshot goes when both age and count allow it."""
+
+    expire_after: timedelta = timedelta(days=30)
+    keep_snapshots: int = 20
+    target_file_mb: int = 128
+    metadata_versions: int = 50
+
+    def __post_init__(self) -> None:
+        if self.expire_after < timedelta(0) or self.keep_snapshots < 1:
+            raise SpecError("A maintenance policy keeps at least one snapshot, for a time that is not negative.")
+        if self.target_file_mb < 1 or self.metadata_versions < 1:
+            raise SpecError("target_file_mb and metadata_versions are at least 1.")
+
+    def properties(self) -> dict[str, str]:
+        """As the table properties that every Iceberg engine honours."""
+        return {
+            "history.expire.max-snapshot-age-ms": str(int(self.expire_after.total_seconds() * 1000)),
+            "history.expire.min-snapshots-to-keep": str(self.keep_snapshots),
+            "write.target-file-size-bytes": str(self.target_file_mb * 1024 * 1024),
+            "write.metadata.delete-after-commit.enabled": "true",
+            "write.metadata.previous-versions-max": str(self.metadata_versions),
+        }
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """A table's whole declaration.
+
+    ``key`` names the columns that make a row unique: a merge needs it, and a check watches it. ``delete_where`` is the
+    SQL condition whose rows a ``delete_insert`` replaces. With ``audit``, rows are written to a branch and published only
+    if every check of severity error holds.
+    """
+
+    name: str
+    schema: Mapping[str, str | Column]
+    description: str = ""
+    partition_by: Sequence[str] = ()
+    sort_by: Sequence[str] = ()
+    key: Sequence[str] = ()
+    write_mode: WriteMode = "append"
+    delete_where: str | None = None
+    checks: Sequence[Check] = ()
+    audit: bool = False
+    maintenance: MaintenancePolicy = field(default_factory=MaintenancePolicy)
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        TableName.parse(self.name)
+        if not self.schema:
+            raise SpecError(f"{self.name}: a table needs at least one column.")
+        if self.write_mode not in get_args(WriteMode):
+            raise SpecError(
+                f"{self.name}: write_mode {self.write_mode!r} is not one of {', '.join(get_args(WriteMode))}."
+            )
+        self._require_columns("key", self.key)
+        for check in self.checks:
+            self._require_columns(f"check {check.name}", check.columns)
+        if self.write_mode == "merge" and not self.key:
+            raise SpecError(f"{self.name}: write_mode merge needs a key, the columns that make a row unique.")
+        if (self.write_mode == "delete_insert") != (self.delete_where is not None):
+            raise SpecError(f"{self.name}: write_mode delete_insert and delete_where go together.")
+        if self.write_mode == "overwrite_partitions" and not self.partition_by:
+            raise SpecError(f"{self.name}: write_mode overwrite_partitions needs partition_by.")
+        _ = self.iceberg_schema, self.partition_spec, self.sort_order
+
+    @property
+    def table(self) -> TableName:
+        return TableName.parse(self.name)
+
+    @cached_property
+    def columns(self) -> dict[str, Column]:
+        return {name: given if isinstance(given, Column) else Column(given) for name, given in self.schema.items()}
+
+    @cached_property
+    def iceberg_schema(self) -> Schema:
+        """Column ids here only order the columns; the catalog hands out the real ones."""
+        ids = iter(range(len(self.columns) + 1, 10_000))
+        fields = [
+            NestedField(
+                number, name, parse_type(column.type, ids, f"{self.name}.{name}"), column.required, column.doc or None
+            )
+            for number, (name, column) in enumerate(self.columns.items(), start=1)
+        ]
+        keys = [item.field_id for item in fields if item.name in self.key and item.required]
+        return Schema(*fields, identifier_field_ids=keys if len(keys) == len(self.key) else [])
+
+    @cached_property
+    def partition_spec(self) -> PartitionSpec:
+        fields = []
+        for number, text in enumerate(self.partition_by):
+            column, transform, name = self._partition(text)
+            fields.append(
+                PartitionField(self.iceberg_schema.find_field(column).field_id, 1000 + number, transform, name)
+            )
+        return PartitionSpec(*fields)
+
+    @cached_property
+    def sort_order(self) -> SortOrder:
+        fields = []
+        for text in self.sort_by:
+            match = _SORT.fullmatch(text.strip())
+            column = match["column"] if match else text
+            self._require_columns("sort_by", [column])
+            down = bool(match and (match["direction"] or "").lower() == "desc")
+            fields.append(
+                SortField(
+                    source_id=self.iceberg_schema.find_field(column).field_id,
+                    transform=parse_transform("identity"),
+                    direction=SortDirection.DESC if down else SortDirection.ASC,
+                    null_order=NullOrder.NULLS_LAST if down else NullOrder.NULLS_FIRST,
+                )
+            )
+        return SortOrder(*fields)
+
+    def table_properties(self) -> dict[str, str]:
+        """What the table is created with: readable by every engine, cheap to commit to, and kept as the policy says."""
+        return {
+            "format-version": "2",
+            "write.parquet.compression-codec": "zstd",
+            "write.delete.mode": "copy-on-write",
+            "write.update.mode": "copy-on-write",
+            "write.merge.mode": "copy-on-write",
+            **self.maintenance.properties(),
+            **self.properties,
+        }
+
+    def _partition(self, text: str) -> tuple[str, Transform, str]:  # type: ignore[type-arg]
+        match = _PARTITION.fullmatch(text.strip())
+        if not match:
+            raise SpecError(f"{self.name}: partition_by {text!r} is not a column or a transform such as day(ts).")
+        if match["column"]:
+            self._require_columns("partition_by", [match["column"]])
+            return match["column"], parse_transform("identity"), match["column"]
+        kind, args = match["transform"], [part.strip() for part in match["args"].split(",")]
+        numbers = [part for part in args if part.isdigit()]
+        column = next((part for part in args if not part.isdigit()), "")
+        self._require_columns("partition_by", [column])
+        known = ("year", "month", "day", "hour", "bucket", "truncate")
+        if kind not in known or (kind in ("bucket", "truncate")) != (len(numbers) == 1):
+            raise SpecError(
+                f"{self.name}: partition_by {text!r}: use one of {', '.join(known)}, such as bucket(16, id)."
+            )
+        name = f"{column}_{'trunc' if kind == 'truncate' else kind}"
+        return column, parse_transform(f"{kind}[{numbers[0]}]" if numbers else kind), name
+
+    def _require_columns(self, where: str, names: Sequence[str]) -> None:
+        for name in names:
+            if name not in self.schema:
+                hint = did_you_mean(name, list(self.schema))
+                raise SpecError(f"{self.name}: {where} names {name!r}, which is not a column.{hint}")
+
+
+def parse_type(text: str, ids: Iterator[int], where: str) -> IcebergType:
+    """An Iceberg type from its name; list<…>, map<…,…> and struct<a: …> may nest. ``ids`` number what is inside."""
+    nested = re.fullmatch(r"(list|map|struct)<(.*)>", text.strip(), re.DOTALL)
+    if not nested:
+        return _primitive(text.strip(), where)
+    kind, parts = nested[1], _split(nested[2])
+    if kind == "list" and len(parts) == 1:
+        return ListType(next(ids), parse_type(parts[0], ids, where), element_required=False)
+    if kind == "map" and len(parts) == 2:
+        key, value = (parse_type(part, ids, where) for part in parts)
+        return MapType(next(ids), key, next(ids), value, value_required=False)
+    named = [part.partition(":") for part in parts]
+    if kind == "struct" and all(name.strip() and of.strip() for name, _, of in named):
+        return StructType(
+            *(NestedField(next(ids), name.strip(), parse_type(of, ids, where), False) for name, _, of in named)
+        )
+    raise SpecError(f"{where}: {text!r} is not complete; write list<string>, map<string, long> or struct<a: int>.")
+
+
+def _split(text: str) -> list[str]:
+    """At the commas that are not inside brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "<(") - (letter in ">)")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
+def _primitive(text: str, where: str) -> IcebergType:
+    try:
+        parsed: IcebergType = _TYPES.validate_python(text)
+    except (ValidationError, ValueError):
+        raise SpecError(f"{where}: {text!r} is not an Iceberg type such as long, string or decimal(10,2).") from None
+    for refused, instead in _REFUSED.items():
+        if isinstance(parsed, refused):
+            raise SpecError(f"{where}: readers disagree about {text}; declare it as {instead}.")
+    return parsed
