@@ -149,6 +149,7 @@ def _start(folder: Path, launch: Launch) -> Server:
     while time.monotonic() < deadline:
         server = read_server(folder)
         if server and server.token == token and _answers(port):
+            keeper.returncode = 0  # it outlives us on purpose: nothing is left here to wait for
             return server
         if keeper.poll() is not None:
             break
