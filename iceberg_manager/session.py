@@ -79,6 +79,7 @@ class LakeSession:
 
     def _classic(self, master: str) -> SparkSession:
         os.environ.setdefault("JAVA_HOME", str(find_java()))
+        os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)  # left by an earlier Connect session of this process
         builder = SparkSession.builder.master(master).appName("iceberg-assets")
         conf = server_conf(self.settings) | jar_conf(self.settings, local=master.startswith("local"))
         for key, value in (conf | session_conf(self.settings)).items():

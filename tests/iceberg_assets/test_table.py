@@ -338,4 +338,3 @@ def test_bad_declarations_are_refused_when_they_are_made() -> None:
 def _failure(result: dg.ExecuteInProcessResult) -> str:
     failed = [event for event in result.all_events if event.is_step_failure]
     return failed[0].step_failure_data.error_display_string if failed else ""
-

@@ -1,0 +1,1 @@
+"""What it costs, measured as ratios against named peers in one run. ``make bench`` runs all; ARGS="pipeline" one."""

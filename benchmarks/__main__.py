@@ -1,0 +1,22 @@
+"""Runs the benchmarks by name, all of them by default, and prints each as a table ready for docs/benchmarks.md."""
+
+import importlib
+import sys
+
+ALL = ("pipeline", "wrapper")
+
+
+def main() -> int:
+    chosen = sys.argv[1:] or ALL
+    if unknown := [name for name in chosen if name not in ALL]:
+        print(f"no benchmark {unknown[0]!r}; there are: {', '.join(ALL)}", file=sys.stderr)
+        return 2
+    for name in chosen:
+        module = importlib.import_module(f"benchmarks.{name}")
+        print(f"\n## {name}\n\n{module.__doc__}\n", flush=True)
+        module.main()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
