@@ -24,9 +24,14 @@ def definition_metadata(spec: TableSpec) -> dict[str, Any]:
 
 def commit_metadata(spec: TableSpec, result: CommitResult, schema: Schema, inputs: dict[str, int]) -> dict[str, Any]:
     """What one materialization did, and the command that reads its snapshot again."""
-    metadata: dict[str, Any] = {
-        "dagster/row_count": result.total_rows,
-        "dagster/column_schema": column_schema(schema),
+    metadata: dict[str, Any] = {"dagster/row_count": result.total_rows, "dagster/column_schema": column_schema(schema)}
+    if result.snapshot_id is not None:
+        travel = f"`iceberg-manager query {spec.name} --snapshot {result.snapshot_id}`"
+        metadata["iceberg/snapshot_id"] = str(result.snapshot_id)
+        metadata["iceberg/time_travel"] = dg.MetadataValue.md(travel)
+    if result.parent_id is not None:
+        metadata["iceberg/parent_id"] = str(result.parent_id)
+    metadata |= {
         "iceberg/operation": result.operation,
         "iceberg/rows_added": result.rows_added,
         "iceberg/rows_removed": result.rows_removed,
@@ -41,13 +46,6 @@ def commit_metadata(spec: TableSpec, result: CommitResult, schema: Schema, input
         "iceberg/attempts": result.attempts,
         "iceberg/seconds": round(result.seconds, 3),
     }
-    if result.snapshot_id is not None:
-        metadata["iceberg/snapshot_id"] = str(result.snapshot_id)
-        metadata["iceberg/time_travel"] = dg.MetadataValue.md(
-            f"`iceberg-manager query {spec.name} --snapshot {result.snapshot_id}`"
-        )
-    if result.parent_id is not None:
-        metadata["iceberg/parent_id"] = str(result.parent_id)
     if inputs:
         metadata["iceberg/inputs"] = {table: str(snapshot) for table, snapshot in inputs.items()}
     return metadata
