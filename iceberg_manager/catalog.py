@@ -6,8 +6,12 @@ Only the kind of catalog that is used gets imported: each costs a quarter of a s
 """
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError, RESTError
@@ -18,6 +22,9 @@ from iceberg_manager.names import TableName, did_you_mean
 from iceberg_manager.settings import LakeSettings
 
 BUSY_SECONDS = 30
+CONNECT_SECONDS = 10
+ANSWER_SECONDS = 60
+_TOGETHER = ("already exists", "duplicate key", "UNIQUE constraint")
 
 
 def open_catalog(settings: LakeSettings) -> Catalog:
@@ -30,12 +37,9 @@ def open_catalog(settings: LakeSettings) -> Catalog:
             for key, secret in (("uri", catalog.uri), ("token", catalog.token), ("credential", catalog.credential)):
                 if secret:
                     properties[key] = secret.get_secret_value()
-            from pyiceberg.catalog.rest import RestCatalog
-
-            return RestCatalog(catalog.name, **properties)
-        from pyiceberg.catalog.sql import SqlCatalog
-
-        return SqlCatalog(catalog.name, uri=_sql_uri(settings), pool_pre_ping="true", **properties)
+            properties["oauth2-server-uri"] = f"{properties['uri'].rstrip('/')}/v1/oauth/tokens"
+            return _rest_catalog(catalog.name, properties)
+        return _sql_catalog(settings, properties)
 
 
 def load_table(catalog: Catalog, name: TableName | str) -> Table:
@@ -48,17 +52,28 @@ def load_table(catalog: Catalog, name: TableName | str) -> Table:
         raise NotFoundError(
             f"There is no table {str(name)!r} in the catalog.{did_you_mean(str(name), known)}"
         ) from None
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f"The catalog knows table {str(name)!r}, but its metadata file is gone: {first_line(error)}. Restore the "
+            "file, or drop the table from the catalog."
+        ) from error
+
+
+def list_namespaces(catalog: Catalog) -> list[tuple[str, ...]]:
+    """Every namespace of the catalog, nested ones too, sorted."""
+    found: set[tuple[str, ...]] = set()
+    pending = list(catalog.list_namespaces())
+    while pending:
+        namespace = pending.pop()
+        found.add(tuple(namespace))
+        pending += [child for child in catalog.list_namespaces(namespace) if len(child) > len(namespace)]
+    return sorted(found)
 
 
 def list_tables(catalog: Catalog) -> list[TableName]:
     """Every table of the catalog, sorted."""
-    found: list[TableName] = []
-    pending = list(catalog.list_namespaces())
-    while pending:
-        namespace = pending.pop()
-        found += [TableName(tuple(parts[:-1]), parts[-1]) for parts in catalog.list_tables(namespace)]
-        pending += [child for child in catalog.list_namespaces(namespace) if len(child) > len(namespace)]
-    return sorted(set(found))
+    listed = (parts for namespace in list_namespaces(catalog) for parts in catalog.list_tables(namespace))
+    return sorted({TableName(tuple(parts[:-1]), parts[-1]) for parts in listed})
 
 
 def table_location(settings: LakeSettings, name: TableName) -> str:
@@ -74,10 +89,13 @@ def catalog_errors(settings: LakeSettings) -> Iterator[None]:
     except Exception as error:
         if not isinstance(error, _silences()):
             raise
+        reason = _without_secrets(first_line(getattr(error, "orig", None) or error).rstrip("."), settings)
+        # A cause is printed with its own text, so one that names a secret is left out.
+        cause = error if _without_secrets(str(error), settings) == str(error) else None
         raise UnavailableError(
-            f"The {settings.catalog.type} catalog at {shown_uri(settings)} did not answer: {_reason(error, settings)}. "
+            f"The {settings.catalog.type} catalog at {shown_uri(settings)} did not answer: {reason}. "
             "Check that it runs and that `catalog` in lake.yaml points to it."
-        ) from error
+        ) from cause
 
 
 def _silences() -> tuple[type[BaseException], ...]:
@@ -92,29 +110,95 @@ def shown_uri(settings: LakeSettings) -> str:
     if not settings.catalog.uri:
         return str(settings.catalog_file)
     scheme, _, rest = settings.catalog.uri.get_secret_value().partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"
+    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
 
 
-def _reason(error: BaseException, settings: LakeSettings) -> str:
-    text = first_line(getattr(error, "orig", None) or error).rstrip(".")
-    secrets = (settings.catalog.uri, settings.catalog.token, settings.catalog.credential)
-    for secret in secrets:
-        if secret:
-            text = text.replace(secret.get_secret_value(), "***")
+def login(uri: str) -> tuple[str, str, str]:
+    """User name, password (both as they are, without %-escapes) and the rest of an address after its scheme."""
+    words, _, place = uri.partition("://")[2].rpartition("@")
+    user, _, password = words.partition(":")
+    return unquote(user), unquote(password), place
+
+
+def _without_secrets(text: str, settings: LakeSettings) -> str:
+    catalog = settings.catalog
+    secrets = [secret.get_secret_value() for secret in (catalog.uri, catalog.token, catalog.credential) if secret]
+    if catalog.uri:
+        password = login(catalog.uri.get_secret_value())[1]
+        secrets += [password, catalog.uri.get_secret_value().partition("://")[2].rpartition("@")[0]]
+    for secret in filter(None, secrets):
+        text = text.replace(secret, "***")
     return text
 
 
+def _rest_catalog(name: str, properties: dict[str, str]) -> Catalog:
+    """PyIceberg waits for a silent server without end; here every request has a time limit."""
+    from pyiceberg.catalog.rest import RestCatalog
+    from requests import PreparedRequest, Response, Session
+    from requests.adapters import HTTPAdapter
+
+    class Patient(HTTPAdapter):
+        def send(self, request: PreparedRequest, *args: Any, **options: Any) -> Response:
+            options["timeout"] = options.get("timeout") or (CONNECT_SECONDS, ANSWER_SECONDS)
+            return super().send(request, *args, **options)
+
+    class TimedRestCatalog(RestCatalog):
+        def _config_headers(self, session: Session) -> None:  # the first call with a new session, before any request
+            super()._config_headers(session)
+            for scheme in ("http://", "https://"):
+                session.mount(scheme, Patient())
+
+    return TimedRestCatalog(name, **properties)
+
+
+def _sql_catalog(settings: LakeSettings, properties: dict[str, str]) -> Catalog:
+    """Whoever comes first creates the catalog's own tables; those who come at the same moment look again."""
+    from pyiceberg.catalog.sql import SqlCatalog
+    from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+    for wait in (0.1, 0.2, 0.4, 0.8, 0.0):
+        try:
+            return SqlCatalog(settings.catalog.name, uri=_sql_uri(settings), pool_pre_ping="true", **properties)
+        except ValueError as error:
+            raise ArgumentError(
+                "its address cannot be read as postgresql://user:password@host:port/database"
+            ) from error
+        except SQLAlchemyError as error:
+            if not wait or not any(word in str(error) for word in _TOGETHER):
+                raise
+            time.sleep(wait)
+    raise AssertionError("the last try either returns or raises")
+
+
 def _sql_uri(settings: LakeSettings) -> str:
-    if settings.catalog.type == "postgres":
-        assert settings.catalog.uri is not None
-        return settings.catalog.uri.get_secret_value().replace("postgresql://", "postgresql+psycopg2://", 1)
-    file = settings.catalog_file
-    file.parent.mkdir(parents=True, exist_ok=True)
-    if not file.exists():
-        connection = sqlite3.connect(file, timeout=BUSY_SECONDS)
-        connection.execute("PRAGMA journal_mode=WAL")
+    from sqlalchemy import URL
+
+    if settings.catalog.uri is None:
+        settings.catalog_file.parent.mkdir(parents=True, exist_ok=True)
+        _use_wal(settings.catalog_file)
+        address = URL.create("sqlite", database=str(settings.catalog_file), query={"timeout": str(BUSY_SECONDS)})
+        return address.render_as_string()
+    uri = settings.catalog.uri.get_secret_value().replace("postgresql://", "postgresql+psycopg2://", 1)
+    if "connect_timeout=" in uri:
+        return uri
+    return f"{uri}{'&' if '?' in uri else '?'}connect_timeout={CONNECT_SECONDS}"
+
+
+def _use_wal(file: Path) -> None:
+    """The journal of a database is changed once; SQLite does not wait for its lock by itself there."""
+    connection = sqlite3.connect(file, timeout=BUSY_SECONDS)
+    deadline = time.monotonic() + BUSY_SECONDS
+    try:
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode=WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+    finally:
         connection.close()
-    return f"sqlite:///{file}?timeout={BUSY_SECONDS}"
 
 
 def _s3_properties(settings: LakeSettings) -> dict[str, str]:

@@ -3,12 +3,16 @@
 Each check is one aggregate expression that counts the rows that break it; DuckDB computes them together.
 """
 
+import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Literal
 
 import duckdb
+
+from iceberg_manager.errors import LakeError, SpecError, first_line
 
 Severity = Literal["error", "warn"]
 
@@ -39,32 +43,38 @@ class CheckOutcome:
 def unique(*columns: str, severity: Severity = "error") -> Check:
     """No two rows share these columns."""
     key = ", ".join(_name(column) for column in columns)
-    measure = f"count(*) - count(DISTINCT ({key}))"
+    measure = f"count(*) - count(DISTINCT row({key}))"
     return Check(
-        f"unique_{'_'.join(columns)}", f"No two rows share {', '.join(columns)}.", measure, columns, severity=severity
+        f"unique_{_word('_'.join(columns))}",
+        f"No two rows share {', '.join(columns)}.",
+        measure,
+        columns,
+        severity=severity,
     )
 
 
 def not_null(column: str, severity: Severity = "error") -> Check:
     """Every row has a value."""
     measure = f"count(*) FILTER ({_name(column)} IS NULL)"
-    return Check(f"not_null_{column}", f"Every row has a {column}.", measure, (column,), severity=severity)
+    return Check(f"not_null_{_word(column)}", f"Every row has a {column}.", measure, (column,), severity=severity)
 
 
 def in_range(column: str, low: float | None = None, high: float | None = None, severity: Severity = "error") -> Check:
     """Values lie between the bounds, both included; an open bound is None. Nulls pass."""
-    outside = [f"{_name(column)} < {low!r}"] * (low is not None) + [f"{_name(column)} > {high!r}"] * (high is not None)
+    outside = [f"{_name(column)} < {low}"] * (low is not None) + [f"{_name(column)} > {high}"] * (high is not None)
     measure = f"count(*) FILTER ({' OR '.join(outside) or 'false'})"
     said = f"{column} is between {'-∞' if low is None else low} and {'∞' if high is None else high}."
-    return Check(f"range_{column}", said, measure, (column,), severity=severity)
+    return Check(f"range_{_word(column)}", said, measure, (column,), severity=severity)
 
 
 def accepted_values(column: str, values: Sequence[str], severity: Severity = "error") -> Check:
     """Values come from a known set. Nulls pass."""
+    if not values:
+        raise SpecError(f"accepted_values({column!r}) needs at least one value.")
     listed = ", ".join("'" + value.replace("'", "''") + "'" for value in values)
     measure = f"count(*) FILTER ({_name(column)} NOT IN ({listed}))"
     return Check(
-        f"accepted_{column}", f"{column} is one of {', '.join(values)}.", measure, (column,), severity=severity
+        f"accepted_{_word(column)}", f"{column} is one of {', '.join(values)}.", measure, (column,), severity=severity
     )
 
 
@@ -76,9 +86,9 @@ def row_count(at_least: int = 1, at_most: int | None = None, severity: Severity 
 
 def fresh(column: str, within: timedelta, severity: Severity = "warn") -> Check:
     """The newest value of a time column is no older than ``within``."""
-    measure = f"epoch($now::TIMESTAMP) - epoch(max({_name(column)})::TIMESTAMP)"
+    measure = f"$now::DOUBLE - epoch(max({_name(column)}))"
     said = f"The newest {column} is at most {within} old."
-    return Check(f"fresh_{column}", said, measure, (column,), None, within.total_seconds(), severity)
+    return Check(f"fresh_{_word(column)}", said, measure, (column,), None, within.total_seconds(), severity)
 
 
 def evaluate(connection: duckdb.DuckDBPyConnection, source: str, checks: Sequence[Check]) -> list[CheckOutcome]:
@@ -86,8 +96,12 @@ def evaluate(connection: duckdb.DuckDBPyConnection, source: str, checks: Sequenc
     if not checks:
         return []
     wanted = ", ".join(f"({check.measure})::DOUBLE" for check in checks)
-    now = {"now": datetime.now(UTC).replace(tzinfo=None)} if "$now" in wanted else {}
-    row = connection.execute(f"SELECT {wanted} FROM {source}", now).fetchone() or ()
+    now = {"now": time.time()} if "$now" in wanted else {}
+    try:
+        row = connection.execute(f"SELECT {wanted} FROM {source}", now).fetchone() or ()
+    except duckdb.Error as error:
+        names = ", ".join(check.name for check in checks)
+        raise LakeError(f"The checks {names} could not be computed: {first_line(error)}.") from error
     return [CheckOutcome(check, _holds(check, value), value) for check, value in zip(checks, row, strict=True)]
 
 
@@ -95,6 +109,11 @@ def _holds(check: Check, value: float | None) -> bool:
     if value is None:
         return False
     return (check.at_least is None or value >= check.at_least) and (check.at_most is None or value <= check.at_most)
+
+
+def _word(text: str) -> str:
+    """As part of a check's name, which is letters, digits and underscores."""
+    return re.sub(r"[^A-Za-z0-9_]", "_", text)
 
 
 def _name(column: str) -> str:

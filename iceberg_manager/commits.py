@@ -128,6 +128,25 @@ def commit(
     raise AssertionError("the loop either returns or raises")
 
 
+def change(
+    load: Callable[[], Table],
+    apply: Callable[[Table], None],
+    attempts: int = ATTEMPTS,
+    pause: Callable[[float], None] = time.sleep,
+) -> Table:
+    """A change of metadata alone: columns, layout, refs, properties. It makes no snapshot, so there is nothing to stamp;
+    ``apply`` states what should be, from a table loaded afresh, and is done again after a conflict."""
+    for attempt in range(1, attempts + 1):
+        try:
+            apply(load())
+            break
+        except Exception as error:
+            if not may_retry(error) or attempt == attempts:
+                raise translate(error, attempt) from error
+            pause(min(8.0, 0.1 * 2**attempt) * random.uniform(0.5, 1.5))
+    return load()
+
+
 def _reload(load: Callable[[], Table], error: Exception, pause: Callable[[float], None]) -> Table:
     """The table after a failed write: without it nobody can tell whether the commit landed, so it is worth some tries."""
     for wait in (1.0, 4.0, 10.0):

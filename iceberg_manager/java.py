@@ -47,7 +47,15 @@ def _version(home: Path) -> int:
         return 0
     try:
         said = (home / "release").read_text()
-    except OSError:
-        said = subprocess.run([str(java), "-version"], capture_output=True, text=True, check=False).stderr
-    match = re.search(r'version[= ]+"(?:1\.)?(\d+)', said, re.IGNORECASE)
+    except (OSError, UnicodeDecodeError):
+        said = _says(java)
+    match = re.search(r'(?:\bJAVA_VERSION=| version )"(?:1\.)?(\d+)', said)
     return int(match[1]) if match else 0
+
+
+def _says(java: Path) -> str:
+    """What ``java -version`` prints, which is nothing for a file that does not run."""
+    try:
+        return subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        return ""

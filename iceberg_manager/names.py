@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from iceberg_manager.errors import InputError
 
 DEFAULT_NAMESPACE = "default"
-_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\- ]*")
+_PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_\- ]*[A-Za-z0-9_\-])?")
 
 
 @dataclass(frozen=True, order=True)
@@ -28,7 +28,7 @@ class TableName:
         if bad := [part for part in parts if not _PART.fullmatch(part)]:
             raise InputError(
                 f"{text!r} is not a table name: {bad[0]!r} must start with a letter, digit or underscore and hold only "
-                "letters, digits, underscores, hyphens and spaces; namespaces are separated by dots."
+                "letters, digits, underscores, hyphens and inner spaces; namespaces are separated by dots."
             )
         return cls(parts[:-1] or (DEFAULT_NAMESPACE,), parts[-1])
 
@@ -39,8 +39,8 @@ class TableName:
 
     @property
     def path(self) -> str:
-        """As a relative folder: the same in every engine, because it is always passed explicitly."""
-        return "/".join(self.identifier)
+        """As a relative folder, never inside another table's: the namespace ``a.b`` is no folder of the table ``a.b``."""
+        return f"{'.'.join(self.namespace)}/{self.table}"
 
     def quoted(self, *prefix: str, quote: str = "`") -> str:
         """As SQL, each part quoted."""

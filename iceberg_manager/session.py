@@ -8,18 +8,25 @@ unless asked.
 import hashlib
 import json
 import os
+import socket
 import sys
-from types import TracebackType
+from collections.abc import Mapping
+from types import MappingProxyType, TracebackType
+from urllib.parse import urlsplit
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.connect.client.retries import DefaultPolicy
 
 from iceberg_manager import jars, spark_server
-from iceberg_manager.catalog import BUSY_SECONDS
+from iceberg_manager.catalog import BUSY_SECONDS, CONNECT_SECONDS, login
 from iceberg_manager.errors import UnavailableError, first_line
 from iceberg_manager.java import find_java
 from iceberg_manager.settings import LakeSettings
 
+_CONNECT_PORT = 15002
+_LOCAL_RETRIES = 4  # some seconds; by default a client waits ten minutes for a server that died
 _EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 
@@ -44,6 +51,8 @@ class LakeSession:
         spark, lease, self._spark, self._lease = self._spark, self._lease, None, None
         if spark is not None and (lease is None or lease.alive()):
             spark.stop()
+        elif spark is not None:
+            _abandon(spark)
         if lease:
             lease.release()
 
@@ -56,20 +65,28 @@ class LakeSession:
     def _open(self) -> SparkSession:
         spark = self.settings.spark
         remote = spark.remote.get_secret_value() if spark.remote else ""
+        if self.settings.catalog.type == "sqlite":
+            self.settings.root.mkdir(parents=True, exist_ok=True)  # SQLite makes its file, but not the folder
         if spark.mode == "shared":
             self._lease = spark_server.acquire(self.settings.spark_server_dir, launch(self.settings))
-            return self._connect(self._lease.url)
+            spark_session = self._connect(self._lease.url)
+            spark_session.client.set_retry_policies([DefaultPolicy(max_retries=_LOCAL_RETRIES)])
+            return spark_session
         if remote.startswith("sc://"):
-            return self._connect(remote)
+            return self._connect(remote, _own_conf(self.settings))
         return self._classic(remote or local_master(self.settings))
 
-    def _connect(self, url: str) -> SparkSession:
-        builder = SparkSession.builder.remote(url)
-        for key, value in session_conf(self.settings).items():
-            builder = builder.config(key, value)
+    def _connect(self, url: str, own: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
+        """``own`` is what the user asks of a server that we do not start."""
+        session: SparkSession | None = None
         try:
-            session: SparkSession = builder.create()
-        except (PySparkException, OSError) as error:
+            _require_answer(url)
+            session = SparkSession.builder.remote(url).create()
+            for key, value in (session_conf(self.settings) | dict(own)).items():
+                session.conf.set(key, value)
+        except (PySparkException, OSError, ValueError) as error:
+            if session:
+                _abandon(session)
             self.close()
             shown = url.partition(";")[0]
             raise UnavailableError(
@@ -78,14 +95,32 @@ class LakeSession:
         return session
 
     def _classic(self, master: str) -> SparkSession:
-        os.environ.setdefault("JAVA_HOME", str(find_java()))
+        os.environ["JAVA_HOME"] = str(find_java())
         os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)  # left by an earlier Connect session of this process
         builder = SparkSession.builder.master(master).appName("iceberg-assets")
         conf = server_conf(self.settings) | jar_conf(self.settings, local=master.startswith("local"))
         for key, value in (conf | session_conf(self.settings)).items():
             builder = builder.config(key, value)
-        session: SparkSession = builder.getOrCreate()
+        try:
+            session: SparkSession = builder.getOrCreate()
+        except (PySparkException, Py4JError, OSError) as error:
+            raise UnavailableError(
+                f"Spark on {master} did not start: {first_line(error)}. Check `spark` in lake.yaml."
+            ) from error
         return session
+
+
+def _abandon(spark: SparkSession) -> None:
+    """Let go of a client whose server is gone, or refused it: PySpark would ask it again for minutes, even at exit."""
+    spark.client._channel.close()
+    spark.release_session_on_close = False  # type: ignore[attr-defined]
+    spark.stop()
+
+
+def _require_answer(url: str) -> None:
+    """Spark's client tries an address where nobody listens for ten minutes; a look at its port costs nothing."""
+    place = urlsplit(url)
+    socket.create_connection((place.hostname or "", place.port or _CONNECT_PORT), timeout=CONNECT_SECONDS).close()
 
 
 def local_master(settings: LakeSettings) -> str:
@@ -120,11 +155,16 @@ def server_conf(settings: LakeSettings) -> dict[str, str]:
         **local,
         "spark.driver.memory": settings.spark.memory,
         "spark.sql.extensions": _EXTENSIONS,
+        "spark.log.level": "WARN",
         "spark.ui.enabled": str(settings.spark.ui).lower(),
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        **settings.spark.conf,
+        **_own_conf(settings),
     }
+
+
+def _own_conf(settings: LakeSettings) -> dict[str, str]:
+    return {key: value.get_secret_value() for key, value in settings.spark.conf.items()}
 
 
 def jar_conf(settings: LakeSettings, local: bool = True) -> dict[str, str]:
@@ -176,9 +216,7 @@ def _jdbc(settings: LakeSettings) -> dict[str, str]:
         options = f"journal_mode=WAL&busy_timeout={BUSY_SECONDS * 1000}"
         return {"uri": f"jdbc:sqlite:{settings.catalog_file}?{options}"}
     assert settings.catalog.uri is not None
-    address = settings.catalog.uri.get_secret_value().partition("://")[2]
-    login, _, place = address.rpartition("@")
-    user, _, password = login.partition(":")
+    user, password, place = login(settings.catalog.uri.get_secret_value())
     return {"uri": f"jdbc:postgresql://{place}"} | {
         key: value for key, value in (("jdbc.user", user), ("jdbc.password", password)) if value
     }

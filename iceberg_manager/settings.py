@@ -3,17 +3,18 @@
 Where it comes from, first match wins: an explicit path, the variable ``ICEBERG_LAKE``, the ``lake.yaml`` found from the
 current folder upward, the folder ``./data``. A path may be a lake.yaml or a lake's folder. ``${NAME}`` in a value is
 replaced from the environment, and ``ICEBERG_LAKE__SPARK__MODE=embedded`` overrides ``spark.mode``. Relative paths are
-relative to the file they stand in. Secrets never print. Nothing is read before :func:`load_settings` is called.
+relative to the file they stand in. Secrets (and Spark's conf, which may hold some) never print, not in an error either.
+Nothing is read before :func:`load_settings` is called.
 """
 
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from iceberg_manager.errors import SettingsError
 from iceberg_manager.names import did_you_mean
@@ -24,7 +25,7 @@ _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class CatalogSettings(_Section):
@@ -73,12 +74,19 @@ class SparkSettings(_Section):
 
     mode: Literal["shared", "embedded", "remote"] = "shared"
     remote: SecretStr | None = None
-    cores: int | Literal["*"] = "*"
+    cores: Annotated[int, Field(ge=1)] | Literal["*"] = "*"
     memory: str = Field("2g", pattern=r"^\d+[mg]$")
     ui: bool = False
     idle_minutes: float = Field(15, gt=0)
     server_dir: Path | None = None
-    conf: Mapping[str, str] = Field(default_factory=dict)
+    conf: Mapping[str, SecretStr] = Field(default_factory=dict)
+
+    @field_validator("conf", mode="before")
+    @classmethod
+    def _as_spark_spells_it(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        return {key: str(value).lower() if isinstance(value, int | float) else value for key, value in given.items()}
 
     @model_validator(mode="after")
     def _remote_has_an_address(self) -> "SparkSettings":
@@ -103,8 +111,16 @@ class LakeSettings(_Section):
         if self.s3 and not on_s3:
             raise ValueError("s3 is set, but neither warehouse nor landing is an s3:// address")
         for place in (self.warehouse, self.landing):
-            if place and "://" in place and not place.startswith("s3://"):
-                raise ValueError(f"{place!r} must be a local path or an s3:// address")
+            if place and "://" in place and not re.match("s3://[^/]", place):
+                raise ValueError(f"{place!r} must be a local path or an address such as s3://bucket/folder")
+        return self
+
+    @model_validator(mode="after")
+    def _root_is_a_folder(self) -> "LakeSettings":
+        if ":/" in str(self.root) or "?" in str(self.root):
+            raise ValueError(
+                f"root: {str(self.root)!r} must be a local folder without '?' in its name; `warehouse` may be on s3"
+            )
         return self
 
     @property
@@ -160,14 +176,23 @@ def _find(path: str | Path | None, environment: Mapping[str, str]) -> Path:
 
 def _read(place: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(place.read_text())
+        content = yaml.safe_load(place.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"{place} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError:
+        raise SettingsError(f"{place} is not a text file in UTF-8.") from None
     except yaml.YAMLError as error:
-        raise SettingsError(f"{place} is not valid YAML: {' '.join(str(error).split())}.") from error
+        raise SettingsError(f"{place} is not valid YAML: {_yaml_problem(error)}.") from None
     if not isinstance(content or {}, dict):
         raise SettingsError(f"{place} must hold keys such as `warehouse:` and `catalog:`.")
     return content or {}
+
+
+def _yaml_problem(error: yaml.YAMLError) -> str:
+    """What is wrong and where, without the lines around it: they may hold a secret."""
+    problem = getattr(error, "problem", None) or "it cannot be parsed"
+    mark = getattr(error, "problem_mark", None)
+    return f"{problem} in line {mark.line + 1}, column {mark.column + 1}" if mark else str(problem)
 
 
 def _build(content: dict[str, Any], base: Path, environment: Mapping[str, str], source: str) -> LakeSettings:
@@ -176,29 +201,40 @@ def _build(content: dict[str, Any], base: Path, environment: Mapping[str, str], 
             _override(content, name, environment[name])
     _refuse_unknown_keys(content, LakeSettings, source, ())
     content = _expand(content, environment, source)
-    content["root"] = _absolute(str(content.get("root") or "data"), base)
-    for key in ("warehouse", "landing"):
-        if content.get(key):
-            content[key] = _absolute(str(content[key]), base)
-    spark = content.get("spark")
-    if isinstance(spark, dict) and spark.get("server_dir"):
-        spark["server_dir"] = _absolute(str(spark["server_dir"]), base)
+    content["root"] = content.get("root") or "data"
+    _make_absolute(content, ("root", "warehouse", "landing"), base)
+    if isinstance(spark := content.get("spark"), dict):
+        _make_absolute(spark, ("server_dir",), base)
     try:
         return LakeSettings.model_validate(content)
     except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(str(part) for part in problem["loc"])
-        said = problem["msg"].removeprefix("Value error, ")
-        raise SettingsError(f"{source}: {where + ': ' if where else ''}{said}.") from None
+        raise SettingsError(f"{source}: {_problem(error)}.") from None
+
+
+def _problem(error: ValidationError) -> str:
+    """The first mistake, by its path in the file; what pydantic adds for the branches of a union is no part of it."""
+    first = error.errors(include_input=False)[0]
+    path = [str(part) for part in first["loc"]]
+    where = ".".join(path if "conf" in path else path[:2])
+    if first["type"] in ("model_type", "dict_type", "mapping_type"):
+        return f"{where} must hold keys of its own, indented below it"
+    said = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {said}" if where else said
 
 
 def _override(content: dict[str, Any], name: str, value: str) -> None:
-    *sections, key = name.removeprefix(OVERRIDE_PREFIX).lower().split("__")
+    *sections, key = path = name.removeprefix(OVERRIDE_PREFIX).lower().split("__")
+    given: Any = value
+    for part in reversed(path):
+        given = {part: given}
+    _refuse_unknown_keys(given, LakeSettings, f"The variable {name}", ())
     for section in sections:
-        content = content.setdefault(section, {})
+        if content.get(section) is None:
+            content[section] = {}
+        content = content[section]
         if not isinstance(content, dict):
             raise SettingsError(f"The variable {name} does not fit: {section!r} holds a single value.")
-    content[key] = yaml.safe_load(value)
+    content[key] = value
 
 
 def _refuse_unknown_keys(
@@ -222,7 +258,7 @@ _SECTIONS: dict[str, type[BaseModel]] = {
 
 def _expand(value: Any, environment: Mapping[str, str], source: str) -> Any:
     if isinstance(value, dict):
-        return {key: _expand(item, environment, source) for key, item in value.items()}
+        return {key: _expand(item, environment, source) for key, item in value.items() if item is not None}
     if not isinstance(value, str):
         return value
 
@@ -234,7 +270,9 @@ def _expand(value: Any, environment: Mapping[str, str], source: str) -> Any:
     return _REFERENCE.sub(lookup, value)
 
 
-def _absolute(place: str, base: Path) -> str:
-    if "://" in place:
-        return place
-    return str((base / Path(place).expanduser()).resolve())
+def _make_absolute(content: dict[str, Any], keys: tuple[str, ...], base: Path) -> None:
+    """Paths count from the file they stand in; anything but a path is left for the check of types."""
+    for key in keys:
+        place = content.get(key)
+        if isinstance(place, str) and place and "://" not in place:
+            content[key] = str((base / Path(place).expanduser()).resolve())

@@ -1,20 +1,33 @@
 """A slice: the rows of a table that one Dagster partition stands for, as a filter that every engine understands.
 
-Times are half-open windows in UTC; anything else is a set of values of one column.
+Times are half-open windows, compared in UTC (a date column: by the days of the window's own zone); anything else is a
+set of values of one column.
 """
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, MonthTransform, YearTransform
-from pyiceberg.types import DateType, StringType, TimestampType, TimestamptzType
+from pyiceberg.types import (
+    BooleanType,
+    DateType,
+    DecimalType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+)
 
 from iceberg_manager.errors import SpecError
 from iceberg_manager.spec import TableSpec
 
 _TIMES = (DateType, TimestampType, TimestamptzType)
+_PLAIN = {(IntegerType, LongType): "-?[0-9]+", (DecimalType,): r"-?[0-9]+(\.[0-9]+)?", (BooleanType,): "true|false"}
 
 
 @dataclass(frozen=True)
@@ -26,23 +39,31 @@ class Window:
     end: datetime
 
     def sql(self, schema: Schema) -> str:
-        kind = schema.find_type(self.column)
-        low, high = (_time_literal(kind, moment.astimezone(UTC)) for moment in (self.start, self.end))
+        low, high = (_time_literal(schema.find_type(self.column), moment) for moment in self._bounds(schema))
         return f"`{self.column}` >= {low} AND `{self.column}` < {high}"
 
     def aligned(self, schema: Schema, partitions: PartitionSpec) -> bool:
         """Whether each data file lies wholly inside or outside, so that files can be replaced whole."""
-        whole_days = all(moment.time() == datetime.min.time() for moment in (self.start, self.end))
-        whole_months = whole_days and self.start.day == self.end.day == 1
+        start, end = self._bounds(schema)
+        whole_hours = all(moment.replace(minute=0, second=0, microsecond=0) == moment for moment in (start, end))
+        whole_days = whole_hours and start.hour == end.hour == 0
+        whole_months = whole_days and start.day == end.day == 1
         fits = {
-            HourTransform: self.start.minute == self.end.minute == 0,
+            HourTransform: whole_hours,
             DayTransform: whole_days,
             MonthTransform: whole_months,
-            YearTransform: whole_months and self.start.month == self.end.month == 1,
+            YearTransform: whole_months and start.month == end.month == 1,
             IdentityTransform: True,
         }
         field = schema.find_field(self.column).field_id
         return any(fits.get(type(part.transform), False) for part in partitions.fields if part.source_id == field)
+
+    def _bounds(self, schema: Schema) -> tuple[datetime, datetime]:
+        if not isinstance(schema.find_type(self.column), DateType):
+            return self.start.astimezone(UTC), self.end.astimezone(UTC)
+        if any((moment.hour, moment.minute, moment.second) != (0, 0, 0) for moment in (self.start, self.end)):
+            raise SpecError(f"Column {self.column!r} is a date: a partition of it has to be whole days.")
+        return self.start, self.end
 
 
 @dataclass(frozen=True)
@@ -53,8 +74,9 @@ class Values:
     keys: tuple[str, ...]
 
     def sql(self, schema: Schema) -> str:
-        text = isinstance(schema.find_type(self.column), StringType)
-        listed = ", ".join(_text_literal(key) if text else _number(self.column, key) for key in self.keys)
+        kind = schema.find_type(self.column)
+        text = isinstance(kind, StringType)
+        listed = ", ".join(_text_literal(key) if text else _plain(self.column, kind, key) for key in self.keys)
         return f"`{self.column}` IN ({listed})"
 
     def aligned(self, schema: Schema, partitions: PartitionSpec) -> bool:
@@ -95,7 +117,9 @@ def _text_literal(text: str) -> str:
     return f"'{escaped}'"
 
 
-def _number(column: str, key: str) -> str:
-    if not key.lstrip("-").isdigit():
-        raise SpecError(f"Partition {key!r} is no whole number, but column {column!r} holds numbers.")
+def _plain(column: str, kind: IcebergType, key: str) -> str:
+    """A key of a column that holds no text, such as a number: only what is certainly one reaches the statement."""
+    form = next((form for types, form in _PLAIN.items() if isinstance(kind, types)), "(?!)")
+    if not re.fullmatch(form, key):
+        raise SpecError(f"Partition {key!r} is no value of column {column!r}, which holds {kind}.")
     return key

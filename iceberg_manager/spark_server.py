@@ -1,12 +1,13 @@
 """One warm Spark Connect server per lake, started on demand like a build daemon and never twice.
 
 The server's folder holds: ``lock`` (held while anyone decides to start or stop), ``in_use`` (every client holds it
-shared, so the kernel itself forgets a client that dies), ``running`` (held by the keeper and the JVM for as long as
-either lives), ``server.json`` (address and token, readable by its owner only) and ``server.log``.
+shared, so the kernel itself forgets a client that dies), ``running`` (held by the keeper and the JVM, from before they
+start and for as long as either lives), ``keeper`` (held by the keeper alone), ``server.json`` (address and token,
+readable by its owner only) and ``server.log``.
 
 A *keeper* process owns the JVM: it ends it when nobody used it for the idle time, or when the folder is gone. Crashes:
 a client that dies frees ``in_use``; a JVM that dies ends its keeper and the next client starts anew; a keeper that
-dies leaves a JVM that the next client notices by ``running`` and ends before it starts another. A changed
+dies leaves a JVM that goes on while it is used; the next client after that ends it and starts another. A changed
 configuration restarts the server, but only once no client uses it.
 """
 
@@ -15,23 +16,26 @@ import fcntl
 import json
 import logging
 import os
+import re
 import secrets
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from iceberg_manager.errors import SetupError, UnavailableError
+from iceberg_manager.errors import SettingsError, SetupError, UnavailableError
 
 _log = logging.getLogger(__name__)
 _START_SECONDS = 300.0
 _BUSY_SECONDS = 600.0
 _POLL_SECONDS = 0.1
+_PORTS = 3
+_TELLING = re.compile(r"^Exception in thread|(Exception|Error): ")
 
 
 @dataclass(frozen=True)
@@ -82,18 +86,48 @@ class Lease:
 
 def acquire(folder: Path, launch: Launch, busy_seconds: float = _BUSY_SECONDS) -> Lease:
     """A lease on the folder's server, which is started, or restarted with a new configuration, if it has to be."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder / "lock"):
-        server = read_server(folder)
-        if server and server.fingerprint != launch.fingerprint:
-            _wait_until_unused(folder, busy_seconds)
-        if not (server and server.fingerprint == launch.fingerprint and _answers(server.port)):
-            _end(folder)
-            server = _start(folder, launch)
-        hold = _open(folder / "in_use")
-        fcntl.flock(hold, fcntl.LOCK_SH)
-        os.utime(folder / "in_use")
-        return Lease(folder, server, hold)
+    deadline = time.monotonic() + busy_seconds
+    with _folder_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        while True:
+            # Runs that use the old server may need the lock to finish, so it is not held while waiting for them.
+            with _locked(folder / "lock"):
+                if not _used_with_other_settings(folder, launch):
+                    return _lease(folder, launch)
+            if time.monotonic() > deadline:
+                raise UnavailableError(
+                    "The Spark settings changed, but other runs still use the server with the old ones. Let them finish, "
+                    "or end them and run `iceberg-manager spark stop --force`."
+                )
+            time.sleep(_POLL_SECONDS)
+
+
+def _used_with_other_settings(folder: Path, launch: Launch) -> bool:
+    server = read_server(folder)
+    if not server or server.fingerprint == launch.fingerprint:
+        return False
+    used = _held(folder / "in_use") and _answers(server.port)
+    if used:
+        _log.info("the Spark settings changed: waiting for the runs that still use the server with the old ones")
+    return used
+
+
+def _lease(folder: Path, launch: Launch) -> Lease:
+    server = read_server(folder)
+    if not (server and server.fingerprint == launch.fingerprint and _usable(folder, server)):
+        _end(folder)
+        server = _start(folder, launch)
+    hold = _open(folder / "in_use")
+    fcntl.flock(hold, fcntl.LOCK_SH)
+    os.utime(folder / "in_use")
+    return Lease(folder, server, hold)
+
+
+def _usable(folder: Path, server: Server) -> bool:
+    """Ours (a port in an old file may be a stranger's by now), answering, and with a keeper, or needed by others."""
+    if not _held(folder / "running") or not _answers(server.port):
+        return False
+    return _held(folder / "keeper") or _held(folder / "in_use")
 
 
 def status(folder: Path) -> dict[str, Any]:
@@ -115,7 +149,7 @@ def stop(folder: Path, force: bool = False) -> bool:
     """End the server. False if none ran; refuses while a client uses it, unless forced."""
     if not folder.is_dir():
         return False
-    with _locked(folder / "lock"):
+    with _folder_errors(folder), _locked(folder / "lock"):
         if not _held(folder / "running"):
             return False
         if _held(folder / "in_use") and not force:
@@ -133,38 +167,53 @@ def read_server(folder: Path) -> Server | None:
 
 def _start(folder: Path, launch: Launch) -> Server:
     _log.info("starting the shared Spark server (some seconds; minutes the very first time, when it fetches its jars)")
-    token, port = secrets.token_urlsafe(24), _free_port()
-    order = {"launch": asdict(launch), "port": port}
-    keeper = subprocess.Popen(
-        [sys.executable, "-m", "iceberg_manager.spark_server", str(folder)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    assert keeper.stdin is not None
-    keeper.stdin.write(json.dumps(order | {"token": token}).encode())
-    keeper.stdin.close()
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline:
-        server = read_server(folder)
-        if server and server.token == token and _answers(port):
-            keeper.returncode = 0  # it outlives us on purpose: nothing is left here to wait for
+    for _ in range(_PORTS):
+        server = _start_on(_free_port(), folder, launch)
+        if server:
             return server
-        if keeper.poll() is not None:
+        if "java.net.BindException" not in _log_text(folder):  # else someone took the port before the JVM did
             break
-        time.sleep(_POLL_SECONDS)
-    _end(folder)
     raise SetupError(f"Spark did not start: {_last_words(folder)} The whole story is in {folder / 'server.log'}.")
 
 
+def _start_on(port: int, folder: Path, launch: Launch) -> Server | None:
+    token = secrets.token_urlsafe(24)
+    _spawn_keeper(folder, {"launch": asdict(launch), "port": port, "token": token})
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline and _held(folder / "running"):
+        server = read_server(folder)
+        if server and server.token == token and _answers(port):
+            return server
+        time.sleep(_POLL_SECONDS)
+    _end(folder)
+    return None
+
+
+def _spawn_keeper(folder: Path, order: Mapping[str, Any]) -> None:
+    """The keeper is born with ``running`` in its hands, so that at no moment a second one could start."""
+    running = _open(folder / "running")
+    try:
+        fcntl.flock(running, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with (folder / "server.log").open("wb") as log:
+            subprocess.run(
+                [sys.executable, "-m", "iceberg_manager.spark_server", str(folder), str(running)],
+                input=json.dumps(order).encode(), stdout=log, stderr=log, start_new_session=True, pass_fds=(running,),
+                check=False,
+            )  # fmt: skip
+    except BlockingIOError:
+        raise UnavailableError(
+            f"The old Spark server in {folder} does not end: end it by hand (process {_pids(folder) or 'unknown'})."
+        ) from None
+    finally:
+        os.close(running)
+
+
 def _end(folder: Path) -> None:
-    """End keeper and JVM, whichever still live. Their pids are trusted only while ``running`` is held."""
-    server = read_server(folder)
+    """End keeper and JVM, whichever still live."""
     for signum, seconds in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0)):
         if not _held(folder / "running"):
             break
-        for pid in (server.keeper, server.pid) if server else ():
+        for pid in _pids(folder):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signum)
         deadline = time.monotonic() + seconds
@@ -173,26 +222,50 @@ def _end(folder: Path) -> None:
     (folder / "server.json").unlink(missing_ok=True)
 
 
-def _wait_until_unused(folder: Path, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    if _held(folder / "in_use"):
-        _log.warning("the Spark settings changed: waiting for the runs that still use the server with the old ones")
-    while _held(folder / "in_use"):
-        if time.monotonic() > deadline:
-            raise UnavailableError(
-                "The Spark settings changed, but other runs still use the server with the old ones. Let them finish, "
-                "or end them and run `iceberg-manager spark stop --force`."
-            )
-        time.sleep(_POLL_SECONDS)
+def _pids(folder: Path) -> list[int]:
+    """Who holds ``running``. Linux tells; elsewhere ``server.json`` is believed, but only while it is held at all.
+
+    A number in a file may meanwhile belong to a stranger's process, so it is the last resort.
+    """
+    server = read_server(folder)
+    if not Path("/proc/self/fdinfo").is_dir():
+        return [server.keeper, server.pid] if server and _held(folder / "running") else []
+    return [int(process.name) for process in Path("/proc").glob("[0-9]*") if _holds(process, folder / "running")]
+
+
+def _holds(process: Path, path: Path) -> bool:
+    """Whether one of a process's open files is this one and carries a lock; someone who only asks has none."""
+    with contextlib.suppress(OSError):
+        for file in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                if file.samefile(path) and "FLOCK" in (process / "fdinfo" / file.name).read_text():
+                    return True
+    return False
 
 
 def _last_words(folder: Path) -> str:
+    """The first exception in the log, or else what the launcher or the JVM said before it gave up."""
+    lines = [line.strip() for line in _log_text(folder).splitlines()]
+    said = [line for line in lines if line and not any(word in line for word in (" INFO ", "WARN", "Using Spark's"))]
+    telling = next((line for line in said if _TELLING.search(line)), ": ".join(said[:2]))
+    return f"{telling[:300].rstrip('.') or 'its process ended without a word'}."
+
+
+def _log_text(folder: Path) -> str:
     with contextlib.suppress(OSError):
-        lines = (folder / "server.log").read_text(errors="replace").splitlines()
-        errors = [line for line in lines if "ERROR" in line or "Exception" in line or "error:" in line.lower()]
-        if errors:
-            return errors[0].strip()[:300] + "."
-    return "the server's process ended without a word."
+        return (folder / "server.log").read_text(errors="replace")
+    return ""
+
+
+@contextlib.contextmanager
+def _folder_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SettingsError(
+            f"The folder {folder} of the Spark server cannot be used: {error.strerror or error}. Make it writable, or set "
+            "`spark.server_dir` in lake.yaml to another one."
+        ) from error
 
 
 def _answers(port: int) -> bool:
@@ -238,25 +311,26 @@ def _held(path: Path) -> bool:
         os.close(file)
 
 
-def _keep(folder: Path, launch: Launch, port: int, token: str) -> None:
-    """The keeper's life: start the JVM, announce it, watch it, end it when idle or told to."""
-    running = _open(folder / "running")
-    fcntl.flock(running, fcntl.LOCK_EX)
-    os.set_inheritable(running, True)
-    with (folder / "server.log").open("wb") as log:
-        jvm = subprocess.Popen(
-            _command(launch, port), stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-            env=_environment(launch, token), pass_fds=(running,), cwd=folder,
-        )  # fmt: skip
+def _keep(folder: Path, running: int, launch: Launch, port: int, token: str) -> None:
+    """The keeper's life: start the JVM, announce it, watch it, end it when idle or told to, and in any case at the end."""
+    fcntl.flock(_open(folder / "keeper"), fcntl.LOCK_EX)
+    jvm = subprocess.Popen(
+        _command(launch, port),
+        stdin=subprocess.DEVNULL,
+        env=_environment(launch, token),
+        pass_fds=(running,),
+        cwd=folder,
+    )
     signal.signal(signal.SIGTERM, lambda *_: jvm.terminate())
-    _announce(folder, Server(jvm.pid, os.getpid(), port, token, launch.fingerprint, time.time()))
-    while jvm.poll() is None:
-        time.sleep(min(1.0, launch.idle_seconds / 4))
-        if _forgotten(folder, token) or _idle(folder, launch.idle_seconds):
-            jvm.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                jvm.wait(10)
-            jvm.kill()
+    try:
+        _announce(folder, Server(jvm.pid, os.getpid(), port, token, launch.fingerprint, time.time()))
+        while jvm.poll() is None and not (_forgotten(folder, token) or _idle(folder, launch.idle_seconds)):
+            time.sleep(min(1.0, launch.idle_seconds / 4))
+    finally:
+        jvm.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            jvm.wait(10)
+        jvm.kill()
     if not _forgotten(folder, token):
         (folder / "server.json").unlink(missing_ok=True)
 
@@ -324,4 +398,6 @@ def _idle(folder: Path, seconds: float) -> bool:
 
 if __name__ == "__main__":
     _order = json.loads(sys.stdin.read())
-    _keep(Path(sys.argv[1]), Launch(**_order["launch"]), _order["port"], _order["token"])
+    if os.fork():  # nobody's child: whoever started it may end before it, or live on without a zombie
+        os._exit(0)
+    _keep(Path(sys.argv[1]), int(sys.argv[2]), Launch(**_order["launch"]), _order["port"], _order["token"])

@@ -9,14 +9,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
+from itertools import count
 from typing import Literal, get_args
 
 from pydantic import TypeAdapter, ValidationError
+from pyiceberg.exceptions import ValidationError as IcebergValidationError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import Transform, parse_transform
 from pyiceberg.types import (
+    DecimalType,
+    GeographyType,
+    GeometryType,
     IcebergType,
     ListType,
     MapType,
@@ -26,6 +31,7 @@ from pyiceberg.types import (
     TimestampNanoType,
     TimestamptzNanoType,
     TimeType,
+    UnknownType,
     UUIDType,
 )
 
@@ -34,10 +40,14 @@ from iceberg_manager.errors import SpecError
 from iceberg_manager.names import TableName, did_you_mean
 
 WriteMode = Literal["append", "overwrite", "overwrite_partitions", "merge", "delete_insert"]
-_PARTITION = re.compile(r"(?:(?P<transform>\w+)\((?P<args>[^)]*)\))|(?P<column>[\w ]+)")
-_SORT = re.compile(r"(?P<column>[\w ]+?)(?:\s+(?P<direction>asc|desc))?", re.IGNORECASE)
+_PARTITION = re.compile(r"(?:(?P<transform>\w+)\((?P<args>[^()]*)\))|(?P<column>[^()]+)")
+_SORT = re.compile(r"(?P<column>.+?)(?:\s+(?P<direction>asc|desc))?", re.IGNORECASE)
+_COLUMN = re.compile(r"(?! )[^`.\x00-\x1f]+(?<! )")
 _TYPES: TypeAdapter[PrimitiveType] = TypeAdapter(PrimitiveType)
 _REFUSED: dict[type[IcebergType], str] = {
+    UnknownType: "the type it will have",
+    GeometryType: "string or binary",
+    GeographyType: "string or binary",
     TimeType: "long (microseconds of the day)",
     UUIDType: "string",
     TimestampNanoType: "timestamp",
@@ -104,8 +114,10 @@ class TableSpec:
 
     def __post_init__(self) -> None:
         TableName.parse(self.name)
-        if not self.schema:
-            raise SpecError(f"{self.name}: a table needs at least one column.")
+        self._refuse_bad_columns()
+        for option in ("partition_by", "sort_by", "key", "checks"):
+            if isinstance(getattr(self, option), str):
+                raise SpecError(f"{self.name}: {option} is a list, such as [{getattr(self, option)!r}].")
         if self.write_mode not in get_args(WriteMode):
             raise SpecError(
                 f"{self.name}: write_mode {self.write_mode!r} is not one of {', '.join(get_args(WriteMode))}."
@@ -117,6 +129,13 @@ class TableSpec:
             raise SpecError(f"{self.name}: write_mode merge needs a key, the columns that make a row unique.")
         if (self.write_mode == "delete_insert") != (self.delete_where is not None):
             raise SpecError(f"{self.name}: write_mode delete_insert and delete_where go together.")
+        if self.delete_where is not None and not self.delete_where.strip():
+            raise SpecError(
+                f"{self.name}: delete_where is empty; name the rows to replace, such as \"day = '2026-01-01'\"."
+            )
+        names = [check.name for check in self.checks]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise SpecError(f"{self.name}: two checks are named {twice[0]!r}; give one of them another name.")
         if self.write_mode == "overwrite_partitions" and not self.partition_by:
             raise SpecError(f"{self.name}: write_mode overwrite_partitions needs partition_by.")
         _ = self.iceberg_schema, self.partition_spec, self.sort_order
@@ -132,7 +151,7 @@ class TableSpec:
     @cached_property
     def iceberg_schema(self) -> Schema:
         """Column ids here only order the columns; the catalog hands out the real ones."""
-        ids = iter(range(len(self.columns) + 1, 10_000))
+        ids = count(len(self.columns) + 1)
         fields = [
             NestedField(
                 number, name, parse_type(column.type, ids, f"{self.name}.{name}"), column.required, column.doc or None
@@ -144,12 +163,17 @@ class TableSpec:
 
     @cached_property
     def partition_spec(self) -> PartitionSpec:
-        fields = []
+        fields: list[PartitionField] = []
         for number, text in enumerate(self.partition_by):
             column, transform, name = self._partition(text)
-            fields.append(
-                PartitionField(self.iceberg_schema.find_field(column).field_id, 1000 + number, transform, name)
-            )
+            source = self.iceberg_schema.find_field(column)
+            if not transform.can_transform(source.field_type):
+                raise SpecError(
+                    f"{self.name}: partition_by {text!r} does not work on a column of type {source.field_type}."
+                )
+            if name in [field.name for field in fields] or (name in self.schema and name != column):
+                raise SpecError(f"{self.name}: partition_by {text!r} needs the name {name!r}, which is taken already.")
+            fields.append(PartitionField(source.field_id, 1000 + number, transform, name))
         return PartitionSpec(*fields)
 
     @cached_property
@@ -159,10 +183,13 @@ class TableSpec:
             match = _SORT.fullmatch(text.strip())
             column = match["column"] if match else text
             self._require_columns("sort_by", [column])
+            source = self.iceberg_schema.find_field(column)
+            if not source.field_type.is_primitive:
+                raise SpecError(f"{self.name}: sort_by {text!r} does not work on a column of type {source.field_type}.")
             down = bool(match and (match["direction"] or "").lower() == "desc")
             fields.append(
                 SortField(
-                    source_id=self.iceberg_schema.find_field(column).field_id,
+                    source_id=source.field_id,
                     transform=parse_transform("identity"),
                     direction=SortDirection.DESC if down else SortDirection.ASC,
                     null_order=NullOrder.NULLS_LAST if down else NullOrder.NULLS_FIRST,
@@ -190,16 +217,33 @@ class TableSpec:
             self._require_columns("partition_by", [match["column"]])
             return match["column"], parse_transform("identity"), match["column"]
         kind, args = match["transform"], [part.strip() for part in match["args"].split(",")]
-        numbers = [part for part in args if part.isdigit()]
-        column = next((part for part in args if not part.isdigit()), "")
-        self._require_columns("partition_by", [column])
+        numbers = [part for part in args if re.fullmatch("[0-9]+", part)]
         known = ("year", "month", "day", "hour", "bucket", "truncate")
-        if kind not in known or (kind in ("bucket", "truncate")) != (len(numbers) == 1):
+        sized = kind in ("bucket", "truncate")
+        if kind not in known or len(numbers) != sized or len(args) != 1 + sized or any(int(n) < 1 for n in numbers):
             raise SpecError(
-                f"{self.name}: partition_by {text!r}: use one of {', '.join(known)}, such as bucket(16, id)."
+                f"{self.name}: partition_by {text!r}: use one of {', '.join(known)}, such as day(ts) or bucket(16, id)."
             )
+        column = next(part for part in args if part not in numbers)
+        self._require_columns("partition_by", [column])
         name = f"{column}_{'trunc' if kind == 'truncate' else kind}"
         return column, parse_transform(f"{kind}[{numbers[0]}]" if numbers else kind), name
+
+    def _refuse_bad_columns(self) -> None:
+        """Every engine has to be able to name a column, and Spark does not tell ``id`` from ``ID``."""
+        if not self.schema:
+            raise SpecError(f"{self.name}: a table needs at least one column.")
+        seen: dict[str, str] = {}
+        for name, given in self.schema.items():
+            if not _COLUMN.fullmatch(str(name)):
+                raise SpecError(
+                    f"{self.name}: {name!r} is not a column name: no dots, backticks or outer spaces, please."
+                )
+            if not isinstance(given, str | Column):
+                raise SpecError(f"{self.name}.{name}: {given!r} is not a type; write its name, or a Column.")
+            if other := seen.get(name.lower()):
+                raise SpecError(f"{self.name}: columns {other!r} and {name!r} differ in case only.")
+            seen[name.lower()] = name
 
     def _require_columns(self, where: str, names: Sequence[str]) -> None:
         for name in names:
@@ -220,11 +264,14 @@ def parse_type(text: str, ids: Iterator[int], where: str) -> IcebergType:
         key, value = (parse_type(part, ids, where) for part in parts)
         return MapType(next(ids), key, next(ids), value, value_required=False)
     named = [part.partition(":") for part in parts]
-    if kind == "struct" and all(name.strip() and of.strip() for name, _, of in named):
+    names = [name.strip() for name, _, of in named if of.strip()]
+    if kind == "struct" and all(names) and len(set(names)) == len(parts):
         return StructType(
             *(NestedField(next(ids), name.strip(), parse_type(of, ids, where), False) for name, _, of in named)
         )
-    raise SpecError(f"{where}: {text!r} is not complete; write list<string>, map<string, long> or struct<a: int>.")
+    raise SpecError(
+        f"{where}: {text!r} is not complete or names a field twice; write list<string>, map<string, long> or struct<a: int>."
+    )
 
 
 def _split(text: str) -> list[str]:
@@ -242,8 +289,10 @@ def _split(text: str) -> list[str]:
 def _primitive(text: str, where: str) -> IcebergType:
     try:
         parsed: IcebergType = _TYPES.validate_python(text)
-    except (ValidationError, ValueError):
+    except (ValidationError, IcebergValidationError):
         raise SpecError(f"{where}: {text!r} is not an Iceberg type such as long, string or decimal(10,2).") from None
+    if isinstance(parsed, DecimalType) and parsed.scale > parsed.precision:
+        raise SpecError(f"{where}: {text!r} has more digits after the point than digits.")
     for refused, instead in _REFUSED.items():
         if isinstance(parsed, refused):
             raise SpecError(f"{where}: readers disagree about {text}; declare it as {instead}.")

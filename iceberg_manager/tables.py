@@ -8,38 +8,63 @@ values, another partitioning.
 import logging
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NamespaceAlreadyExistsError, ResolveError, TableAlreadyExistsError
+from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema, assign_fresh_schema_ids, promote
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table
-from pyiceberg.table.sorting import SortOrder
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, UNSORTED_SORT_ORDER_ID, SortDirection, SortOrder
+from pyiceberg.table.update import AddSortOrderUpdate, AssertDefaultSortOrderId, SetDefaultSortOrderUpdate
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import NestedField
+from pyiceberg.types import DecimalType, DoubleType, FloatType, IntegerType, LongType, NestedField
 
 from iceberg_manager.catalog import load_table, table_location
-from iceberg_manager.errors import SpecError
+from iceberg_manager.errors import ConflictError, SpecError
 from iceberg_manager.settings import LakeSettings
 from iceberg_manager.spec import TableSpec
 
 _log = logging.getLogger(__name__)
+_TRIES = 8
 
 
 def ensure_table(catalog: Catalog, settings: LakeSettings, spec: TableSpec) -> Table:
     """The spec's table, created or evolved if it has to be."""
     if not catalog.table_exists(spec.table.identifier):
         _create(catalog, settings, spec)
-    table = load_table(catalog, spec.table)
-    changed = _evolve_schema(table, spec)
-    changed |= _evolve_layout(table, spec)
-    return load_table(catalog, spec.table) if changed else table
+    for _ in range(_TRIES):
+        table = load_table(catalog, spec.table)
+        try:
+            changed = _evolve_schema(table, spec)
+            changed |= _evolve_layout(table, spec)
+        except CommitFailedException as error:
+            _log.info("%s changed meanwhile, looking again: %s", spec.name, error)
+        else:
+            return load_table(catalog, spec.table) if changed else table
+    raise ConflictError(f"{spec.name}: other writers kept changing the table; it was left as it is. Run it again.")
+
+
+def create_table(catalog: Catalog, settings: LakeSettings, spec: TableSpec) -> Table:
+    """A new table, or an error if there is one of that name."""
+    if catalog.table_exists(spec.table.identifier):
+        raise SpecError(f"There is a table {spec.name} already; nothing was changed.")
+    _create(catalog, settings, spec)
+    return load_table(catalog, spec.table)
+
+
+def drop_table(catalog: Catalog, table: Table, purge: bool = False) -> None:
+    """The catalog forgets the table. Its files stay, unless ``purge`` asks for those that its snapshots name to go too.
+
+    A crash in between leaves a table that is forgotten and files that are still there.
+    """
+    (catalog.purge_table if purge else catalog.drop_table)(table.name())
 
 
 def _create(catalog: Catalog, settings: LakeSettings, spec: TableSpec) -> None:
     for depth in range(1, len(spec.table.namespace) + 1):
         try:
             catalog.create_namespace(spec.table.namespace[:depth])
-        except NamespaceAlreadyExistsError:
-            continue
+        except Exception:
+            if not catalog.namespace_exists(spec.table.namespace[:depth]):
+                raise
     try:
         catalog.create_table(
             spec.table.identifier,
@@ -68,13 +93,17 @@ def _evolve_schema(table: Table, spec: TableSpec) -> bool:
         raise SpecError(
             f"{spec.name}: new column {required[0]} cannot be required: existing rows have no value for it."
         )
-    if not added and not altered:
+    spec_keys = spec.iceberg_schema.identifier_field_names()
+    if not added and not altered and spec_keys == table.schema().identifier_field_names():
         return False
     with table.update_schema() as update:
         for field in added:
-            update.add_column(field.name, field.field_type, doc=field.doc)
+            update.add_column((field.name,), field.field_type, doc=field.doc)
         for old, new in altered:
-            update.update_column(new.name, new.field_type if _widens(old, new) else None, new.required, new.doc)
+            kind = new.field_type if _widens(old, new) else None
+            update.update_column((new.name,), kind, new.required, new.doc or "")
+        if spec_keys != table.schema().identifier_field_names():
+            update.set_identifier_fields(*spec_keys)
     _log.info("evolved %s: added %s, altered %s", spec.name, [f.name for f in added], [new.name for _, new in altered])
     return True
 
@@ -102,12 +131,13 @@ def _fresh(field: NestedField) -> str:
 
 
 def _widens(old: NestedField, new: NestedField) -> bool:
-    if not (old.field_type.is_primitive and new.field_type.is_primitive) or old.field_type == new.field_type:
-        return False
-    try:
-        return bool(promote(old.field_type, new.field_type) == new.field_type)
-    except ResolveError:
-        return False
+    """What Iceberg may change in a v2 table; readers promote more (text to binary, say), which is no evolution."""
+    match old.field_type, new.field_type:
+        case (IntegerType(), LongType()) | (FloatType(), DoubleType()):
+            return True
+        case DecimalType() as narrow, DecimalType() as wide:
+            return wide.scale == narrow.scale and wide.precision > narrow.precision
+    return False
 
 
 def _evolve_layout(table: Table, spec: TableSpec) -> bool:
@@ -124,12 +154,27 @@ def _evolve_layout(table: Table, spec: TableSpec) -> bool:
             transaction.set_properties(properties)
         changed = True
     if _sorting(table.sort_order(), table.schema()) != _sorting(spec.sort_order, spec.iceberg_schema):
-        with table.update_sort_order() as update:
-            for text in spec.sort_by:
-                column, _, direction = text.strip().partition(" ")
-                (update.desc if direction.strip().lower() == "desc" else update.asc)(column, IdentityTransform())
+        _sort(table, spec)
         changed = True
     return changed
+
+
+def _sort(table: Table, spec: TableSpec) -> None:
+    if spec.sort_by:
+        with table.update_sort_order() as update:
+            for field in spec.sort_order.fields:
+                by = update.desc if field.direction == SortDirection.DESC else update.asc
+                column = spec.iceberg_schema.find_field(field.source_id).name
+                by(column, IdentityTransform(), field.null_order)
+        return
+    # PyIceberg's update cannot take a sort order away.
+    known = table.metadata.sort_order_by_id(UNSORTED_SORT_ORDER_ID)
+    added = () if known else (AddSortOrderUpdate(sort_order=UNSORTED_SORT_ORDER),)
+    table.catalog.commit_table(
+        table,
+        (AssertDefaultSortOrderId(default_sort_order_id=table.metadata.default_sort_order_id),),
+        (*added, SetDefaultSortOrderUpdate(sort_order_id=UNSORTED_SORT_ORDER_ID)),
+    )
 
 
 def _layout(partitions: PartitionSpec, schema: Schema) -> str:
