@@ -14,8 +14,9 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
+from iceberg_manager.conditions import condition, find_column, render
+from iceberg_manager.duckdb_text import column_path, identifier, quoted, sql_type
 from iceberg_manager.errors import InputError, LakeError, SetupError, first_line
-from iceberg_manager.explain import column_path, condition, find_column, identifier, quoted, render, sql_type
 from iceberg_manager.history import require_snapshot
 from iceberg_manager.result import Result
 from iceberg_manager.settings import LakeSettings

@@ -12,12 +12,12 @@ import socket
 import sys
 from collections.abc import Mapping
 from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.connect.client.retries import DefaultPolicy
 
 from iceberg_manager import jars, spark_server
 from iceberg_manager.catalog import BUSY_SECONDS, CONNECT_SECONDS, login
@@ -25,8 +25,11 @@ from iceberg_manager.errors import UnavailableError, first_line
 from iceberg_manager.java import find_java
 from iceberg_manager.settings import LakeSettings
 
+if TYPE_CHECKING:
+    from pyspark.sql.connect.client import SparkConnectClient
+
 _CONNECT_PORT = 15002
-_LOCAL_RETRIES = 4  # some seconds; by default a client waits ten minutes for a server that died
+_LOCAL_RETRIES = 4
 _EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 
@@ -70,7 +73,7 @@ class LakeSession:
         if spark.mode == "shared":
             self._lease = spark_server.acquire(self.settings.spark_server_dir, launch(self.settings))
             spark_session = self._connect(self._lease.url)
-            spark_session.client.set_retry_policies([DefaultPolicy(max_retries=_LOCAL_RETRIES)])
+            _give_up_soon(spark_session)
             return spark_session
         if remote.startswith("sc://"):
             return self._connect(remote, _own_conf(self.settings))
@@ -112,9 +115,20 @@ class LakeSession:
 
 def _abandon(spark: SparkSession) -> None:
     """Let go of a client whose server is gone, or refused it: PySpark would ask it again for minutes, even at exit."""
-    spark.client._channel.close()
+    _client(spark)._channel.close()
     spark.release_session_on_close = False  # type: ignore[attr-defined]
     spark.stop()
+
+
+def _give_up_soon(spark: SparkSession) -> None:
+    """A local server that died is gone: by default a client waits ten minutes for it, here some seconds."""
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    _client(spark).set_retry_policies([DefaultPolicy(max_retries=_LOCAL_RETRIES)])
+
+
+def _client(spark: SparkSession) -> "SparkConnectClient":
+    return cast("SparkConnectClient", spark.client)  # type: ignore[operator]
 
 
 def _require_answer(url: str) -> None:
