@@ -14,6 +14,7 @@ import typer
 from iceberg_manager import cli_options as opt
 from iceberg_manager.cli_options import DryRun, File, Form, Lake, Name, Out, Snapshot, Where, Yes
 from iceberg_manager.errors import LakeError, first_line
+from iceberg_manager.output import confirm, say, show, show_created, show_written, working
 
 if TYPE_CHECKING:
     from iceberg_manager.manager import IcebergManager
@@ -27,20 +28,6 @@ def _manager(lake: Path | None) -> "IcebergManager":
     from iceberg_manager.manager import IcebergManager
 
     return IcebergManager(lake)
-
-
-def _output() -> Any:
-    from iceberg_manager import output
-
-    return output
-
-
-def _show(found: Any, form: Form = Form.table, file: Path | None = None) -> None:
-    _output().show(found, form.value, file)
-
-
-def _written(done: Any, what: str, form: Form) -> None:
-    _output().show_written(done, what, form.value)
 
 
 def _source(data: str) -> Any:
@@ -57,7 +44,8 @@ def create(
         raise typer.BadParameter("give either --schema or --from")
     manager = _manager(lake)
     columns = manager.infer_schema(like) if like else schema
-    _show(manager.create_table(table, columns, partition_by=partition_by, sort_by=sort_by, key=key), output)
+    made = manager.create_table(table, columns, partition_by=partition_by, sort_by=sort_by, key=key)
+    show_created(made, output)
 
 
 @app.command()
@@ -69,7 +57,7 @@ def drop(table: Name, purge: opt.Purge = False, dry_run: DryRun = False, yes: Ye
     if dry_run:
         typer.echo(f"would drop {what}")
         return
-    _output().confirm(f"Drop {what}?", yes)
+    confirm(f"Drop {what}?", yes)
     manager.drop_table(table, purge)
     typer.echo(f"dropped {what}" + ("" if purge else f"; its files are still in {found.location}"))
 
@@ -77,13 +65,13 @@ def drop(table: Name, purge: opt.Purge = False, dry_run: DryRun = False, yes: Ye
 @app.command("list")
 def list_tables(namespace: opt.Namespace = None, lake: Lake = None, output: Out = Form.table) -> None:
     """The tables, with their rows and snapshots."""
-    _show(_manager(lake).table_overview(namespace), output)
+    show(_manager(lake).table_overview(namespace), output)
 
 
 @app.command()
 def describe(table: Name, lake: Lake = None, output: Out = Form.table) -> None:
     """Columns, layout, size, branches and properties of a table."""
-    _show(_manager(lake).describe(table), output)
+    show(_manager(lake).describe(table), output)
 
 
 @app.command()
@@ -92,9 +80,9 @@ def insert(
     output: Out = Form.table,
 ) -> None:  # fmt: skip
     """Add the rows of a file."""
-    with _output().working(f"inserting into {table}"):
+    with working(f"inserting into {table}"):
         done = _manager(lake).insert_data(table, _source(data), on_error.value, form)
-    _written(done, f"insert into {table}", output)
+    show_written(done, f"insert into {table}", output)
 
 
 @app.command()
@@ -105,13 +93,13 @@ def update(
     """Change rows that match a condition."""
     if (where is None) != all_rows:
         raise typer.BadParameter("give either --where or --all")
-    _written(_manager(lake).update_expressions(table, assignments, where), f"update {table}", output)
+    show_written(_manager(lake).update_expressions(table, assignments, where), f"update {table}", output)
 
 
 @app.command()
 def delete(table: Name, where: opt.Which, lake: Lake = None, output: Out = Form.table) -> None:
     """Delete the rows that match a condition. Earlier snapshots still have them."""
-    _written(_manager(lake).delete_data(table, where), f"delete from {table}", output)
+    show_written(_manager(lake).delete_data(table, where), f"delete from {table}", output)
 
 
 @app.command()
@@ -120,9 +108,9 @@ def upsert(
     lake: Lake = None, output: Out = Form.table,
 ) -> None:  # fmt: skip
     """Insert new rows and update those whose key is there."""
-    with _output().working(f"upserting into {table}"):
+    with working(f"upserting into {table}"):
         done = _manager(lake).upsert_data(table, _source(data), key, on_error.value, form)
-    _written(done, f"upsert into {table}", output)
+    show_written(done, f"upsert into {table}", output)
 
 
 @app.command()
@@ -133,7 +121,7 @@ def generate(
     """Make realistic rows, the same for the same seed."""
     if (to is None) == (into is None):
         raise typer.BadParameter("give either --to or --into")
-    with _output().working(f"making {rows:,} {kind}"):
+    with working(f"making {rows:,} {kind}"):
         made = _manager(lake).generate(kind, rows, seed, to, into)
     typer.echo(made)
 
@@ -147,7 +135,7 @@ def query(
     """Rows of a table, now or at any time it remembers."""
     columns = [name.strip() for part in select for name in part.split(",")] or None
     at = {"snapshot": snapshot, "timestamp": timestamp, "tag": tag, "branch": branch, "run": run}
-    _show(_manager(lake).query_table(table, where, columns, limit, **at), output, file)
+    show(_manager(lake).query_table(table, where, columns, limit, **at), output, file)
 
 
 @app.command()
@@ -156,7 +144,7 @@ def sql(
     output: Out = Form.table,
 ) -> None:  # fmt: skip
     """Read-only SQL over every table, and over the catalog's own views."""
-    _show(_manager(lake).sql(statement, engine.value), output, file)
+    show(_manager(lake).sql(statement, engine.value), output, file)
 
 
 @app.command()
@@ -164,7 +152,7 @@ def explain(
     table: Name, where: Where = None, snapshot: Snapshot = None, lake: Lake = None, output: Out = Form.table
 ) -> None:
     """What a query would read: manifests and files considered, skipped and read."""
-    _show(_manager(lake).explain(table, where, snapshot=snapshot), output)
+    show(_manager(lake).explain(table, where, snapshot=snapshot), output)
 
 
 @app.command()
@@ -173,7 +161,7 @@ def files(
     output: Out = Form.table,
 ) -> None:  # fmt: skip
     """The data files of a table."""
-    _show(_manager(lake).files_for_snapshot(table, snapshot, partition), output, file)
+    show(_manager(lake).files_for_snapshot(table, snapshot, partition), output, file)
 
 
 @app.command()
@@ -181,14 +169,14 @@ def partitions(
     table: Name, file: File = None, snapshot: Snapshot = None, lake: Lake = None, output: Out = Form.table
 ) -> None:
     """The partitions of a table, largest first."""
-    _show(_manager(lake).partitions(table, snapshot), output, file)
+    show(_manager(lake).partitions(table, snapshot), output, file)
 
 
 @app.command("list-snapshots")
 def list_snapshots(table: Name, lake: Lake = None, output: Out = Form.table) -> None:
     """What happened to a table, oldest first."""
     manager = _manager(lake)
-    _show(manager.snapshot_overview(table) if output is Form.table else manager.list_snapshots(table), output)
+    show(manager.snapshot_overview(table) if output is Form.table else manager.list_snapshots(table), output)
 
 
 @app.command()
@@ -197,7 +185,7 @@ def diff(
     output: Out = Form.table,
 ) -> None:  # fmt: skip
     """What differs between two snapshots: rows, columns, properties."""
-    _show(_manager(lake).diff_snapshots(table, start, end, key or None, limit), output)
+    show(_manager(lake).diff_snapshots(table, start, end, key or None, limit), output)
 
 
 @app.command()
@@ -208,12 +196,12 @@ def rollback(
     """Make a past snapshot the current one. Nothing is deleted, so it can be undone."""
     manager = _manager(lake)
     planned = manager.plan_rollback(table, snapshot)
-    _show(planned, output)
-    if dry_run:
+    show(planned, output)
+    if dry_run or planned.from_snapshot == planned.to_snapshot:
         return
-    _output().confirm(f"Roll {planned.table} back to {snapshot}?", yes)
+    confirm(f"Roll {planned.table} back to {snapshot}?", yes)
     manager.rollback(table, snapshot)
-    _output().say(f"done; to undo it: iceberg-manager rollback {table} --snapshot {planned.from_snapshot}")
+    say(f"done; to undo it: iceberg-manager rollback {table} --snapshot {planned.from_snapshot}")
 
 
 @app.command("expire-snapshots")
@@ -224,13 +212,13 @@ def expire_snapshots(
     """Remove old snapshots and the files that only they needed. Branches, tags and the last ones stay."""
     manager = _manager(lake)
     report = manager.expiry_report(table, days, keep)
-    _show(report, output)
-    if dry_run or not report.snapshots:
+    show(report, output)
+    if dry_run or not (report.snapshots or report.references):
         return
-    _output().confirm(f"Expire {len(report.snapshots)} snapshots? They can then not be read any more.", yes)
-    with _output().working("deleting files") as progress:
+    confirm(f"Expire {len(report.snapshots)} snapshots? They can then not be read any more.", yes)
+    with working("deleting files") as progress:
         done = manager.expire_snapshots(table, days, keep, progress)
-    _output().say(f"expired {len(report.snapshots)} snapshots, deleted {done.files_deleted:,} files")
+    say(f"expired {len(report.snapshots)} snapshots, deleted {done.files_deleted:,} files")
 
 
 @app.command()
@@ -284,7 +272,7 @@ def drop_column(table: Name, name: str, dry_run: DryRun = False, yes: Yes = Fals
     if dry_run:
         typer.echo(f"would drop {name} of {table}")
         return
-    _output().confirm(f"Drop column {name} of {table}?", yes)
+    confirm(f"Drop column {name} of {table}?", yes)
     manager.drop_column(table, name)
     typer.echo(f"dropped {name} of {table}")
 
@@ -292,13 +280,13 @@ def drop_column(table: Name, name: str, dry_run: DryRun = False, yes: Yes = Fals
 @app.command("schema-history")
 def schema_history(table: Name, lake: Lake = None, output: Out = Form.table) -> None:
     """Every set of columns that a table had."""
-    _show(_manager(lake).schema_history(table), output)
+    show(_manager(lake).schema_history(table), output)
 
 
 @spark_app.command("status")
 def spark_status(lake: Lake = None, output: Out = Form.table) -> None:
     """Is the shared Spark server running, since when, and is it in use?"""
-    _show(_manager(lake).spark_status(), output)
+    show(_manager(lake).spark_status(), output)
 
 
 @spark_app.command("stop")

@@ -19,8 +19,9 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
+from iceberg_manager.conditions import find_column
+from iceberg_manager.duckdb_text import identifier
 from iceberg_manager.errors import InputError
-from iceberg_manager.explain import find_column, identifier
 from iceberg_manager.history import main_line
 from iceberg_manager.query import read_errors, scan
 from iceberg_manager.time_travel import by_id, schema_at

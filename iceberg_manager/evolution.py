@@ -20,7 +20,7 @@ from iceberg_manager.commits import change
 from iceberg_manager.errors import NotFoundError, SpecError
 from iceberg_manager.history import main_line
 from iceberg_manager.names import did_you_mean
-from iceberg_manager.schemas import spec_like
+from iceberg_manager.schemas import spec_like, type_text
 from iceberg_manager.spec import parse_type
 
 Load = Callable[[], Table]
@@ -28,9 +28,10 @@ Load = Callable[[], Table]
 
 @dataclass(frozen=True)
 class SchemaVersion:
-    """One schema that the table had, and the first snapshot still retained that was written with it."""
+    """One schema that the table had, what it changed, and the first snapshot still retained that was written with it."""
 
     schema_id: int
+    changes: tuple[str, ...]
     columns: dict[str, str]
     current: bool
     first_snapshot: int | None
@@ -94,20 +95,40 @@ def sort(load: Load, sort_by: Sequence[str]) -> Table:
 def versions(table: Table) -> list[SchemaVersion]:
     """Every schema of the table, oldest first."""
     first = {snapshot.schema_id: snapshot for snapshot in main_line(table)}
-    found = []
+    found: list[SchemaVersion] = []
+    before: Schema | None = None
     for schema in sorted(table.schemas().values(), key=lambda one: one.schema_id):
         snapshot = first.get(schema.schema_id)
         since = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC) if snapshot else None
         found.append(
             SchemaVersion(
                 schema.schema_id,
-                {field.name: str(field.field_type) for field in schema.fields},
+                tuple(_changes(before, schema)),
+                {field.name: type_text(field.field_type) for field in schema.fields},
                 schema.schema_id == table.metadata.current_schema_id,
                 snapshot.snapshot_id if snapshot else None,
                 since,
             )
         )
+        before = schema
     return found
+
+
+def _changes(old: Schema | None, new: Schema) -> list[str]:
+    """What became of the columns, in words; by field id, so that a rename is no drop and add."""
+    if old is None:
+        return [f"created with {', '.join(f'{field.name} {type_text(field.field_type)}' for field in new.fields)}"]
+    before, after = ({field.field_id: field for field in schema.fields} for schema in (old, new))
+    said = [f"dropped {before[key].name}" for key in before if key not in after]
+    said += [f"added {field.name} {type_text(field.field_type)}" for key, field in after.items() if key not in before]
+    for was, now in ((before[key], after[key]) for key in after if key in before):
+        if was.name != now.name:
+            said.append(f"renamed {was.name} to {now.name}")
+        if was.field_type != now.field_type:
+            said.append(f"{now.name} became {type_text(now.field_type)}, was {type_text(was.field_type)}")
+        if was.required != now.required:
+            said.append(f"{now.name} became {'required' if now.required else 'optional'}")
+    return said or ["changed descriptions or order only"]
 
 
 def _add(update: UpdateSchema, table: Table, schema: Schema, name: str, kind: str) -> None:

@@ -1,46 +1,30 @@
 """``IcebergManager``: one object with which a person creates, fills, changes, reads, compares and rolls back tables.
 
 A thin facade: each method names a table, makes one call into the library and returns what it says. No JVM is started
-except by ``sql(…, engine="spark")``.
+except by ``sql(…, engine="spark")``. Modules are loaded when first used, so that small commands answer at once.
 """
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from pyiceberg.catalog import Catalog
-from pyiceberg.table import Table
-
-from iceberg_manager import (
-    arrow_writes,
-    diff,
-    evolution,
-    expiry,
-    explain,
-    generate,
-    incoming,
-    query,
-    references,
-    registry,
-    schemas,
-    snapshots,
-    spark_server,
-    sql,
-    tables,
-    time_travel,
-)
-from iceberg_manager.arrow_writes import Written
-from iceberg_manager.catalog import list_namespaces, list_tables, load_table, open_catalog
-from iceberg_manager.commits import Stamp
-from iceberg_manager.incoming import OnError
+from iceberg_manager import parts
 from iceberg_manager.names import TableName
-from iceberg_manager.result import Result
 from iceberg_manager.settings import LakeSettings, load_settings
-from iceberg_manager.snapshots import SnapshotInfo, TableInfo
-from iceberg_manager.spec import TableSpec
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+    from iceberg_manager.arrow_writes import Written
+    from iceberg_manager.incoming import OnError
+    from iceberg_manager.result import Result
+    from iceberg_manager.snapshots import SnapshotInfo, TableInfo
 
 
 class IcebergManager:
@@ -51,107 +35,114 @@ class IcebergManager:
 
     @cached_property
     def catalog(self) -> Catalog:
-        return open_catalog(self.settings)
+        return parts.catalog.open_catalog(self.settings)
+
+    @cached_property
+    def _metadata(self) -> Catalog:
+        return parts.local_files.for_metadata(self.catalog, self.settings)
 
     @cached_property
     def _duckdb(self) -> Any:
-        return query.connect(self.settings)
+        return parts.query.connect(self.settings)
 
     @cached_property
-    def _sql(self) -> sql.SqlEngine:
-        return sql.SqlEngine(self.settings)
+    def _sql(self) -> parts.sql.SqlEngine:
+        return parts.sql.SqlEngine(self.settings)
 
     def table(self, name: str) -> Table:
         """The PyIceberg table, as it is now."""
-        return load_table(self.catalog, name)
+        return parts.catalog.load_table(self.catalog, name)
+
+    def _facts(self, name: str) -> Table:
+        """The same table for whoever only looks at or changes metadata: quicker to have."""
+        return parts.catalog.load_table(self._metadata, name)
 
     def list_namespaces(self) -> list[str]:
-        return [".".join(parts) for parts in list_namespaces(self.catalog)]
+        return [".".join(parts) for parts in parts.catalog.list_namespaces(self.catalog)]
 
     def list_tables(self, namespace: str | None = None) -> list[str]:
-        return [str(name) for name in list_tables(self.catalog) if namespace in (None, ".".join(name.namespace))]
+        found = parts.catalog.list_tables(self.catalog)
+        return [str(name) for name in found if namespace in (None, ".".join(name.namespace))]
 
     def describe(self, table: str) -> TableInfo:
-        return snapshots.describe(self.table(table))
+        return parts.snapshots.describe(self._facts(table))
 
     def table_overview(self, namespace: str | None = None) -> list[dict[str, Any]]:
         """One line a table; one that cannot be read says why."""
-        return snapshots.table_overview(self.catalog, [TableName.parse(name) for name in self.list_tables(namespace)])
+        return parts.snapshots.table_overview(
+            self._metadata, [TableName.parse(name) for name in self.list_tables(namespace)]
+        )
 
     def snapshot_overview(self, table: str) -> list[dict[str, Any]]:
-        return snapshots.snapshot_overview(self.table(table))
+        return parts.snapshots.snapshot_overview(self._facts(table))
 
     def check_column(self, table: str, name: str) -> None:
         """Raises, with the nearest name, if there is no such column."""
-        evolution.require_column(self.table(table), name)
+        parts.evolution.require_column(self._facts(table), name)
 
     def registry(self, view: str) -> Result:
         """One of the nine views over the whole catalog, such as ``table_snapshots``."""
-        return Result(registry.view(self.catalog, view))
+        return parts.result.Result(parts.registry.view(self.catalog, view))
 
     def spark_status(self) -> dict[str, Any]:
-        return spark_server.status(self.settings.spark_server_dir)
+        return parts.spark_server.status(self.settings.spark_server_dir)
 
     def spark_stop(self, force: bool = False) -> bool:
-        return spark_server.stop(self.settings.spark_server_dir, force)
+        return parts.spark_server.stop(self.settings.spark_server_dir, force)
 
     def infer_schema(self, path: str | Path) -> dict[str, Any]:
         """The columns that a data file seems to have."""
-        return dict(schemas.columns(incoming.inferred_schema(path)))
+        return dict(parts.schemas.columns(parts.incoming.inferred_schema(path)))
 
     def create_table(self, name: str, schema: Any, **options: Any) -> TableInfo:
         """``schema`` as in `schemas`; options are those of TableSpec: partition_by, sort_by, key, properties …"""
-        spec = TableSpec(str(TableName.parse(name)), schema=schemas.columns(schema), **options)
-        return snapshots.describe(tables.create_table(self.catalog, self.settings, spec))
+        declared = parts.spec.TableSpec(str(TableName.parse(name)), schema=parts.schemas.columns(schema), **options)
+        return parts.snapshots.describe(parts.tables.create_table(self._metadata, self.settings, declared))
 
     def drop_table(self, table: str, purge: bool = False) -> None:
         """Forget the table; with ``purge``, delete its files too. Without it they stay where they are."""
-        tables.drop_table(self.catalog, self.table(table), purge)
+        parts.tables.drop_table(self.catalog, self.table(table), purge)
 
     def insert_data(self, table: str, data: Any, on_error: OnError = "fail", form: str | None = None) -> Written:
         """``data``: a pandas or Polars frame, Arrow, a Spark DataFrame, dicts, a DuckDB relation, a path or a stream."""
-        return arrow_writes.append(self.catalog, table, data, _stamp(), on_error, form)
+        return parts.arrow_writes.append(self.catalog, table, data, _stamp(), on_error, form)
 
     def update_data(self, table: str, updates: Mapping[str, Any], where: str | None = None) -> Written:
         """Values are literals; ``expr("age + 1")`` is an SQL expression over the row."""
-        return arrow_writes.update(self.catalog, table, updates, _stamp(), where)
+        return parts.arrow_writes.update(self.catalog, table, updates, _stamp(), where)
 
     def delete_data(self, table: str, condition: str) -> Written:
-        return arrow_writes.delete(self.catalog, table, condition, _stamp())
+        return parts.arrow_writes.delete(self.catalog, table, condition, _stamp())
 
     def upsert_data(
         self, table: str, data: Any, key: str | Sequence[str], on_error: OnError = "fail", form: str | None = None
     ) -> Written:
-        return arrow_writes.upsert(self.catalog, table, data, key, _stamp(), on_error, form)
+        return parts.arrow_writes.upsert(self.catalog, table, data, key, _stamp(), on_error, form)
 
     def update_expressions(self, table: str, assignments: Sequence[str], where: str | None = None) -> Written:
         """Updates as the command line spells them: ``age=age+1``."""
-        return self.update_data(table, arrow_writes.parse_assignments(assignments), where)
+        return self.update_data(table, parts.arrow_writes.parse_assignments(assignments), where)
 
     def generate(
         self, kind: str, rows: int, seed: int = 0, to: str | Path | None = None, into: str | None = None
     ) -> str:
         """Made-up rows into a Parquet file or a table, which is created if need be; says what was made."""
         if to is not None:
-            written = generate.write_parquet_batch(to, rows, kind, seed)
+            written = parts.generate.write_parquet_batch(to, rows, kind, seed)
             return f"wrote {written.rows:,} rows ({written.bytes:,} bytes) to {written.path}"
-        made, name = generate.rows(kind, rows, seed), str(TableName.parse(str(into)))
+        made, name = parts.generate.rows(kind, rows, seed), str(TableName.parse(str(into)))
         if name not in self.list_tables():
             self.create_table(name, made.schema)
         return f"inserted {self.insert_data(name, made).inserted:,} rows into {name}"
 
     def query_table(
-        self,
-        table: str,
-        where: str | None = None,
-        columns: Sequence[str] | None = None,
-        limit: int | None = None,
+        self, table: str, where: str | None = None, columns: Sequence[str] | None = None, limit: int | None = None,
         **at: Any,
-    ) -> Result:
+    ) -> Result:  # fmt: skip
         """Rows now, or at one of ``snapshot``, ``timestamp``, ``tag``, ``branch``, ``run``."""
-        found = self.table(table)
-        chosen = time_travel.resolve(found, **at) if any(value is not None for value in at.values()) else None
-        return query.query_table(self._duckdb, found, where=where, columns=columns, limit=limit, snapshot=chosen)
+        found = self._facts(table)
+        chosen = parts.time_travel.resolve(found, **at) if any(value is not None for value in at.values()) else None
+        return parts.query.query_table(self._duckdb, found, where=where, columns=columns, limit=limit, snapshot=chosen)
 
     def query_snapshot(self, table: str, snapshot_id: int, **options: Any) -> Result:
         return self.query_table(table, snapshot=snapshot_id, **options)
@@ -162,76 +153,80 @@ class IcebergManager:
     def sql(self, statement: str, engine: str = "duckdb") -> Result:
         """One read-only statement over every table by name."""
         if engine == "spark":
-            from iceberg_manager import spark_sql
-
-            return spark_sql.run(self.settings, statement)
+            return parts.spark_sql.run(self.settings, statement)
         return self._sql.run(self.catalog, statement)
 
-    def explain(self, table: str, where: str | None = None, **at: Any) -> explain.Explanation:
-        found = self.table(table)
-        chosen = time_travel.resolve(found, **at) if any(value is not None for value in at.values()) else None
-        return explain.explain(found, where, chosen)
+    def explain(self, table: str, where: str | None = None, **at: Any) -> parts.explain.Explanation:
+        found = self._facts(table)
+        chosen = parts.time_travel.resolve(found, **at) if any(value is not None for value in at.values()) else None
+        return parts.explain.explain(found, where, chosen)
 
     def list_snapshots(self, table: str) -> list[SnapshotInfo]:
-        return snapshots.list_snapshots(self.table(table))
+        return parts.snapshots.list_snapshots(self._facts(table))
 
     def get_current_snapshot(self, table: str) -> SnapshotInfo:
         return self.get_snapshot(table)
 
     def get_snapshot(self, table: str, snapshot_id: int | None = None, **at: Any) -> SnapshotInfo:
-        found = self.table(table)
-        return snapshots.snapshot_info(found, time_travel.resolve(found, snapshot=snapshot_id, **at))
+        found = self._facts(table)
+        return parts.snapshots.snapshot_info(found, parts.time_travel.resolve(found, snapshot=snapshot_id, **at))
 
     def get_snapshot_at_time(self, table: str, timestamp: str | date) -> SnapshotInfo:
         return self.get_snapshot(table, timestamp=timestamp)
 
     def diff_snapshots(
         self, table: str, a: int, b: int | None = None, key: str | Sequence[str] | None = None, limit: int | None = None
-    ) -> diff.Diff:
+    ) -> parts.diff.Diff:
         """From ``a`` to ``b``, which is the newest by default."""
         found, keys = self.table(table), [key] if isinstance(key, str) else key
-        return diff.diff(self._duckdb, found, a, time_travel.resolve(found, snapshot=b), keys, limit)
+        return parts.diff.diff(self._duckdb, found, a, parts.time_travel.resolve(found, snapshot=b), keys, limit)
 
-    def plan_rollback(self, table: str, snapshot_id: int) -> references.Rollback:
-        found = self.table(table)
-        return references.plan_rollback(found, time_travel.by_id(found, snapshot_id))
+    def plan_rollback(self, table: str, snapshot_id: int) -> parts.references.Rollback:
+        found = self._facts(table)
+        return parts.references.plan_rollback(found, parts.time_travel.by_id(found, snapshot_id))
 
-    def rollback(self, table: str, snapshot_id: int) -> references.Rollback:
+    def rollback(self, table: str, snapshot_id: int) -> parts.references.Rollback:
         """Move main to a snapshot. What that undoes is returned, and can be had before from ``plan_rollback``."""
         planned = self.plan_rollback(table, snapshot_id)
-        references.rollback(partial(self.table, table), planned)
+        parts.references.rollback(partial(self._facts, table), planned)
         return planned
 
-    def plan_expiry(self, table: str, older_than_days: float = 30, keep_last: int | None = None) -> expiry.ExpiryPlan:
-        return expiry.plan(self.table(table), timedelta(days=older_than_days), keep_last)
+    def plan_expiry(
+        self, table: str, older_than_days: float = 30, keep_last: int | None = None
+    ) -> parts.expiry.ExpiryPlan:
+        return parts.expiry.plan(self._facts(table), timedelta(days=older_than_days), keep_last)
 
-    def expiry_report(self, table: str, older_than_days: float = 30, keep_last: int | None = None) -> expiry.Report:
+    def expiry_report(
+        self, table: str, older_than_days: float = 30, keep_last: int | None = None
+    ) -> parts.expiry.Report:
         """A dry run: what would go, what it would free, and why the rest stays."""
-        return expiry.report(self.table(table), self.plan_expiry(table, older_than_days, keep_last))
+        return parts.expiry.report(self._facts(table), self.plan_expiry(table, older_than_days, keep_last))
 
     def expire_snapshots(
         self, table: str, older_than_days: float = 30, keep_last: int | None = None, progress: Any = None
-    ) -> expiry.Expired:
+    ) -> parts.expiry.Expired:
         """Remove old snapshots and the files that only they needed; branches, tags and the last ones stay."""
-        return expiry.expire(partial(self.table, table), self.plan_expiry(table, older_than_days, keep_last), progress)
+        return parts.expiry.expire(
+            partial(self._facts, table), self.plan_expiry(table, older_than_days, keep_last), progress
+        )
 
     def tag(self, table: str, name: str, snapshot_id: int | None = None, keep_days: float | None = 90) -> None:
-        self._name(references.tag, table, name, snapshot_id, keep_days)
+        self._name(parts.references.tag, table, name, snapshot_id, keep_days)
 
     def branch(self, table: str, name: str, snapshot_id: int | None = None, keep_days: float | None = 90) -> None:
-        self._name(references.branch, table, name, snapshot_id, keep_days)
+        self._name(parts.references.branch, table, name, snapshot_id, keep_days)
 
     def drop_reference(self, table: str, name: str) -> None:
-        references.drop(partial(self.table, table), name)
+        parts.references.drop(partial(self._facts, table), name)
 
     def _name(self, make: Any, table: str, name: str, snapshot_id: int | None, keep_days: float | None) -> None:
-        chosen = time_travel.resolve(self.table(table), snapshot=snapshot_id).snapshot_id
+        chosen = parts.time_travel.resolve(self._facts(table), snapshot=snapshot_id).snapshot_id
         keep = timedelta(days=keep_days) if keep_days is not None else None
-        make(partial(self.table, table), name, chosen, keep)
+        make(partial(self._facts, table), name, chosen, keep)
 
     def evolve_schema(self, table: str, changes: Mapping[str, Any]) -> TableInfo:
         """``{"add": {name: type}, "rename": {old: new}, "alter": {name: type}, "drop": [name]}``, as one change."""
-        return snapshots.describe(evolution.evolve(partial(self.table, table), changes))
+        return parts.snapshots.describe(parts.evolution.evolve(partial(self._facts, table), changes))
 
     def add_column(self, table: str, name: str, type: str) -> TableInfo:  # noqa: A002 (the documented name)
         return self.evolve_schema(table, {"add": {name: type}})
@@ -245,31 +240,31 @@ class IcebergManager:
     def alter_column(self, table: str, name: str, type: str) -> TableInfo:  # noqa: A002 (the documented name)
         return self.evolve_schema(table, {"alter": {name: type}})
 
-    def schema_history(self, table: str) -> list[evolution.SchemaVersion]:
-        return evolution.versions(self.table(table))
+    def schema_history(self, table: str) -> list[parts.evolution.SchemaVersion]:
+        return parts.evolution.versions(self._facts(table))
 
     def update_partitioning(self, table: str, partition_by: Sequence[str]) -> TableInfo:
-        return snapshots.describe(evolution.repartition(partial(self.table, table), partition_by))
+        return parts.snapshots.describe(parts.evolution.repartition(partial(self._facts, table), partition_by))
 
     def set_sort_order(self, table: str, sort_by: Sequence[str]) -> TableInfo:
-        return snapshots.describe(evolution.sort(partial(self.table, table), sort_by))
+        return parts.snapshots.describe(parts.evolution.sort(partial(self._facts, table), sort_by))
 
     def files_for_snapshot(self, table: str, snapshot_id: int | None = None, partition: str | None = None) -> Result:
-        found = self.table(table)
-        return Result(snapshots.files(found, self._snapshot(found, snapshot_id), partition))
+        found = self._facts(table)
+        return parts.result.Result(parts.snapshots.files(found, self._snapshot(found, snapshot_id), partition))
 
     def files_for_partition(self, table: str, partition: str, snapshot_id: int | None = None) -> Result:
         """``partition`` as `partitions` shows it: ``ts_day=2026-01-01``."""
         return self.files_for_snapshot(table, snapshot_id, partition)
 
     def partitions(self, table: str, snapshot_id: int | None = None) -> Result:
-        found = self.table(table)
-        return Result(snapshots.partitions(found, self._snapshot(found, snapshot_id)))
+        found = self._facts(table)
+        return parts.result.Result(parts.snapshots.partitions(found, self._snapshot(found, snapshot_id)))
 
     @staticmethod
     def _snapshot(table: Table, snapshot_id: int | None) -> Any:
-        return time_travel.by_id(table, snapshot_id) if snapshot_id is not None else table.current_snapshot()
+        return parts.time_travel.by_id(table, snapshot_id) if snapshot_id is not None else table.current_snapshot()
 
 
-def _stamp() -> Stamp:
-    return Stamp(uuid4().hex)
+def _stamp() -> parts.commits.Stamp:
+    return parts.commits.Stamp(uuid4().hex)

@@ -1,43 +1,67 @@
-"""Prints what a command found: a table for people, JSON or CSV for machines, or a file. Progress only at a terminal."""
+"""Hands what a command found to a terminal, a pipe or a file: text for people, JSON or CSV for machines, Parquet as a file.
+
+JSON is complete: ids of snapshots are texts (many readers round large numbers), times are ISO 8601, no value is left out.
+Rows are streamed; a file appears under its name only when it is whole. Progress is shown at a terminal only.
+"""
 
 import csv
 import dataclasses
 import json
+import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-import typer
-from rich.console import Console
-from rich.table import Table as Grid
-
-from iceberg_manager.errors import InputError
+from iceberg_manager.errors import InputError, LakeError
 
 FORMS = ("table", "json", "csv", "parquet")
-SHOWN = 1000
+SNAPSHOT_IDS = frozenset(
+    {"id", "parent_id", "snapshot_id", "current_snapshot", "first_snapshot", "from_snapshot", "to_snapshot",
+     "data_version"}
+)  # fmt: skip
 Row = dict[str, Any]
 
 
-def show(found: Any, form: str = "table", file: Path | None = None, title: str = "") -> None:
-    """Print a Result, one record or many, in the form that was asked for."""
-    if form not in FORMS:
-        raise InputError(f"--output is one of {', '.join(FORMS)}, not {form!r}.")
-    if form == "parquet" or (file is not None and hasattr(found, "reader")):
+def show(found: Any, form: str = "table", file: Path | None = None) -> None:
+    """Print a Result, one record or many, in the form that was asked for, or write it to a file."""
+    if file is not None or form == "parquet":
         _write_file(found, form, file)
-    elif form == "json":
-        sys.stdout.write(json.dumps(plain(found), default=str, indent=2, ensure_ascii=False) + "\n")
-    elif form == "csv":
-        _print_csv(list(_rows(found)))
+    elif form == "table":
+        from iceberg_manager import printers
+
+        printers.show(found)
     else:
-        _print_table(found, title)
+        _write_text(found, form, sys.stdout)
+
+
+def show_created(table: Any, form: str) -> None:
+    """A new table as a sentence and its columns, or as data."""
+    if form != "table":
+        show(table, form)
+        return
+    from iceberg_manager import printers
+
+    printers.show_created(table)
+
+
+def show_written(done: Any, what: str, form: str) -> None:
+    """What a write did, as a sentence or as data."""
+    if form != "table":
+        show(done, form)
+    else:
+        counts = [f"{count:,} {verb}" for verb in ("inserted", "updated", "deleted") if (count := getattr(done, verb))]
+        snapshot = f" (snapshot {done.commit.snapshot_id})" if counts else ""
+        sys.stdout.write(f"{what}: {', '.join(counts) or 'nothing to do'}{snapshot}\n")
+    if done.skipped.count:
+        say(f"skipped {done.skipped.count:,} lines: {'; '.join(done.skipped.examples)}")
 
 
 def say(message: str) -> None:
     """A sentence for people, beside the data and never in it."""
-    Console(stderr=True, highlight=False).print(message, markup=False, soft_wrap=True)
+    sys.stderr.write(message + "\n")
 
 
 def confirm(question: str, yes: bool) -> None:
@@ -46,107 +70,101 @@ def confirm(question: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise InputError(f"{question} Nothing was done: say --yes, since nobody is there to be asked.")
-    typer.confirm(question, abort=True)
+    import typer
 
-
-def show_written(done: Any, what: str, form: str) -> None:
-    """What a write did, as a sentence or as data."""
-    if form != "table":
-        show(done, form)
-        return
-    counts = [f"{count:,} {what}" for what in ("inserted", "updated", "deleted") if (count := getattr(done, what))]
-    sys.stdout.write(f"{what}: {', '.join(counts) or 'nothing to do'} (snapshot {done.commit.snapshot_id})\n")
-    if done.skipped.count:
-        say(f"skipped {done.skipped.count:,} lines: {'; '.join(done.skipped.examples)}")
+    if not typer.confirm(question, err=True):
+        raise LakeError("nothing was done.")
 
 
 def plain(value: Any) -> Any:
-    """As JSON can hold it. Ids stay exact: they are texts, since many readers of JSON round large numbers."""
+    """As JSON can hold it, without losing anything."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain_field(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: _fact(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)}
     if hasattr(value, "to_pylist"):
         return plain(value.to_pylist())
-    if hasattr(value, "rows") and callable(value.rows):
-        return plain(value.rows())
-    if isinstance(value, dict):
-        return {str(key): _plain_field(str(key), item) for key, item in value.items()}
+    if isinstance(value, dict) or hasattr(value, "items"):
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in value]
-    if isinstance(value, datetime | date):
+    if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, bytes):
         return value.hex()
-    return value
+    if isinstance(value, float) and not math.isfinite(value):
+        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+    return value if isinstance(value, str | int | float | None) else str(value)
 
 
-def _plain_field(name: str, value: Any) -> Any:
-    is_id = isinstance(value, int) and not isinstance(value, bool) and abs(value) > 2**53
-    return str(value) if is_id else plain(value)
+def _fact(name: str, value: Any) -> Any:
+    return str(value) if name in SNAPSHOT_IDS and isinstance(value, int) else plain(value)
 
 
-def _rows(found: Any) -> Iterable[Row]:
-    data = plain(found)
-    return data if isinstance(data, list) else [data]
+def _is_rows(found: Any) -> bool:
+    return hasattr(found, "reader")
 
 
-def _print_csv(rows: Sequence[Row]) -> None:
-    if rows:
-        writer = csv.DictWriter(sys.stdout, rows[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(
-            {key: json.dumps(value) if isinstance(value, dict | list) else value for key, value in row.items()}
-            for row in rows
-        )
+def _rows(found: Any) -> Iterator[Row]:
+    if _is_rows(found):
+        for batch in found.reader():
+            yield from plain(batch)
+    else:
+        data = plain(found)
+        yield from data if isinstance(data, list) else [data]
 
 
-def _print_table(found: Any, title: str) -> None:
-    console = Console(highlight=False)
-    if dataclasses.is_dataclass(found):
-        grid = Grid(title=title or None, title_justify="left", show_header=False, box=None, pad_edge=False)
-        for name, value in plain(found).items():
-            grid.add_row(name.replace("_", " "), _cell(value))
-        console.print(grid)
-        return
-    rows = list(_head(found))
-    if not rows:
-        console.print("nothing")
-        return
-    grid = Grid(*rows[0], title=title or None, title_justify="left", box=None, header_style="bold", pad_edge=False)
-    for number, value in enumerate(rows[0].values()):
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            grid.columns[number].justify = "right"
-    for row in rows[:SHOWN]:
-        grid.add_row(*(_cell(value) for value in row.values()))
-    console.print(grid, soft_wrap=not sys.stdout.isatty())
-    if len(rows) > SHOWN:
-        say(f"the first {SHOWN:,} rows; --output csv or json gives all")
+def _write_text(found: Any, form: str, stream: TextIO) -> None:
+    if form == "csv":
+        _write_csv(list(found.columns) if _is_rows(found) else None, _rows(found), stream)
+    elif _is_rows(found):
+        _write_json_rows(_rows(found), stream)
+    else:
+        stream.write(json.dumps(plain(found), indent=2, ensure_ascii=False) + "\n")
 
 
-def _head(found: Any) -> Iterable[Row]:
-    return _rows(found.head(SHOWN + 1)) if hasattr(found, "head") else _rows(found)
+def _write_json_rows(rows: Iterable[Row], stream: TextIO) -> None:
+    """One array, a row a line."""
+    opening = "["
+    for row in rows:
+        stream.write(f"{opening}\n  {json.dumps(row, ensure_ascii=False)}")
+        opening = ","
+    stream.write("[]\n" if opening == "[" else "\n]\n")
 
 
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, list) and all(not isinstance(item, dict | list) for item in value):
-        return ", ".join(map(str, value))
+def _write_csv(columns: list[str] | None, rows: Iterator[Row], stream: TextIO) -> None:
+    """A value that is missing is empty; a nested one is JSON."""
+    writer = csv.writer(stream, lineterminator="\n")
+    if columns is not None:
+        writer.writerow(columns)
+    for number, row in enumerate(rows):
+        if number == 0 and columns is None:
+            writer.writerow(row)
+        writer.writerow([_csv_cell(value) for value in row.values()])
+
+
+def _csv_cell(value: Any) -> Any:
     if isinstance(value, dict | list):
-        return json.dumps(value, ensure_ascii=False, default=str)
-    return str(value)
+        return json.dumps(value, ensure_ascii=False)
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _write_file(found: Any, form: str, file: Path | None) -> None:
     """Streams to a file beside it and renames at the end: a file that is there is whole."""
     if file is None:
         raise InputError("Say where to: --output parquet FILE.")
-    if not hasattr(found, "reader"):
-        raise InputError("Only rows can be written to a file; this command has none.")
+    form = file.suffix.removeprefix(".") if form == "table" else form
+    if form not in FORMS[1:]:
+        raise InputError(f"Say what {file} should be: --output csv, json or parquet.")
+    if not _is_rows(found) and form == "parquet":
+        raise InputError("Only rows can be a Parquet file; this command has none.")
     fresh = file.with_name(file.name + ".part")
     try:
-        _stream(found.reader(), form, fresh)
+        if form == "parquet":
+            _write_parquet(found.reader(), fresh)
+        else:
+            with fresh.open("w", encoding="utf-8", newline="") as stream:
+                _write_text(found, form, stream)
         fresh.replace(file)
     except OSError as error:
         raise InputError(f"{file} cannot be written: {error.strerror or error}.") from error
@@ -155,22 +173,12 @@ def _write_file(found: Any, form: str, file: Path | None) -> None:
     say(f"wrote {file}")
 
 
-def _stream(reader: Any, form: str, path: Path) -> None:
-    import pyarrow.csv
+def _write_parquet(reader: Any, path: Path) -> None:
     import pyarrow.parquet
 
-    if form == "csv":
-        with pyarrow.csv.CSVWriter(path, reader.schema) as writer:
-            for batch in reader:
-                writer.write_batch(batch)
-    elif form == "parquet":
-        with pyarrow.parquet.ParquetWriter(path, reader.schema, compression="zstd") as writer:
-            for batch in reader:
-                writer.write_batch(batch)
-    else:
-        with path.open("w") as lines:
-            for batch in reader:
-                lines.writelines(json.dumps(row, default=str, ensure_ascii=False) + "\n" for row in plain(batch))
+    with pyarrow.parquet.ParquetWriter(path, reader.schema, compression="zstd") as writer:
+        for batch in reader:
+            writer.write_batch(batch)
 
 
 @contextmanager
@@ -179,8 +187,10 @@ def working(label: str) -> Iterator[Callable[[int, int], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.progress import Progress
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(label, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total or None)
+        yield lambda done, total: progress.update(task, completed=done, description=f"{label}: {done:,} of {total:,}")

@@ -6,14 +6,16 @@ All become the columns of a TableSpec, so that one place decides what a table ma
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, ListType, MapType, StructType
 
 from iceberg_manager.errors import InputError, SpecError, first_line
 from iceberg_manager.spec import Column, TableSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SHORT_FORM = '{"columns": {"id": "long", "ts": "timestamptz"}, "required": ["id"]}'
 
@@ -22,8 +24,6 @@ def columns(given: Any) -> dict[str, Column]:
     """The columns that are meant, in order."""
     if isinstance(given, str | Path):
         return columns(_read(Path(given)))
-    if isinstance(given, pa.Schema):
-        return columns(_from_arrow(given))
     if isinstance(given, Schema):
         return {
             field.name: Column(type_text(field.field_type), field.doc or "", field.required) for field in given.fields
@@ -32,6 +32,8 @@ def columns(given: Any) -> dict[str, Column]:
         return columns(_from_iceberg_json(given))
     if isinstance(given, Mapping):
         return _from_short_form(given)
+    if type(given).__module__.startswith("pyarrow"):
+        return columns(_from_arrow(given))
     raise SpecError(f"A schema is a mapping such as {SHORT_FORM}, not {type(given).__name__}.")
 
 
@@ -95,10 +97,10 @@ def _from_iceberg_json(given: Mapping[str, Any]) -> Schema:
         raise SpecError(f"This is not an Iceberg schema: {first_line(error)}.") from error
 
 
-def _from_arrow(given: pa.Schema) -> Schema:
+def _from_arrow(given: "pa.Schema") -> Schema:
     from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, _pyarrow_to_schema_without_ids
 
     try:
         return _pyarrow_to_schema_without_ids(given, downcast_ns_timestamp_to_us=True)
-    except (UnsupportedPyArrowTypeException, TypeError) as error:
+    except (UnsupportedPyArrowTypeException, TypeError, AttributeError) as error:
         raise SpecError(f"These columns cannot be a table: {first_line(error)}.") from error

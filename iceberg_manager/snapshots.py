@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.partitioning import PartitionSpec
@@ -18,11 +17,10 @@ from iceberg_manager.errors import LakeError
 from iceberg_manager.history import main_line, summary
 from iceberg_manager.names import TableName
 from iceberg_manager.references import Reference, references
+from iceberg_manager.schemas import type_text
 
-_FILES = pa.schema(
-    [("path", pa.string()), ("partition", pa.string()), ("content", pa.string()), ("rows", pa.int64()),
-     ("bytes", pa.int64())]
-)  # fmt: skip
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -85,12 +83,11 @@ def table_overview(catalog: Catalog, names: Sequence[TableName]) -> list[dict[st
         try:
             found = describe(load_table(catalog, name))
         except LakeError as error:
-            lines.append(
-                {"table": str(name), "rows": str(error), "files": "", "bytes": "", "snapshots": "", "changed": ""}
-            )
+            empty = dict.fromkeys(("rows", "files", "bytes", "snapshots", "changed"))
+            lines.append({"table": str(name), **empty, "problem": str(error)})
             continue
         counts = {"rows": found.rows, "files": found.files, "bytes": found.bytes, "snapshots": found.snapshots}
-        lines.append({"table": str(name), **counts, "changed": _shown(found.changed)})
+        lines.append({"table": str(name), **counts, "changed": found.changed, "problem": None})
     return lines
 
 
@@ -119,7 +116,7 @@ def describe(table: Table) -> TableInfo:
         location=table.location(),
         format_version=table.metadata.format_version,
         columns=[
-            {"id": field.field_id, "name": field.name, "type": str(field.field_type), "required": field.required,
+            {"id": field.field_id, "name": field.name, "type": type_text(field.field_type), "required": field.required,
              "doc": field.doc or ""}
             for field in schema.fields
         ],
@@ -140,21 +137,29 @@ def describe(table: Table) -> TableInfo:
     )  # fmt: skip
 
 
-def files(table: Table, snapshot: Snapshot | None, partition: str | None = None) -> pa.Table:
+def files(table: Table, snapshot: Snapshot | None, partition: str | None = None) -> "pa.Table":
     """The data and delete files of a snapshot; ``partition`` keeps those whose partition text holds it."""
+    import pyarrow as pa
+
     rows = [
         {"path": file.file_path, "partition": where, "content": _CONTENT[file.content], "rows": file.record_count,
          "bytes": file.file_size_in_bytes}
         for file, where in _entries(table, snapshot)
         if partition is None or partition in where.split("/") or partition == where
     ]  # fmt: skip
-    return pa.Table.from_pylist(rows, schema=_FILES)
+    numbers, texts = (
+        dict.fromkeys(("rows", "bytes"), pa.int64()),
+        dict.fromkeys(("path", "partition", "content"), pa.string()),
+    )
+    return pa.Table.from_pylist(rows, schema=pa.schema(texts | numbers))
 
 
-def partitions(table: Table, snapshot: Snapshot | None) -> pa.Table:
+def partitions(table: Table, snapshot: Snapshot | None) -> "pa.Table":
     """Files, rows and bytes of each partition, largest first."""
+    import pyarrow.compute as pc
+
     found = files(table, snapshot)
-    data = found.filter(pa.compute.equal(found["content"], "data"))
+    data = found.filter(pc.equal(found["content"], "data"))
     grouped = data.group_by("partition").aggregate([("path", "count"), ("rows", "sum"), ("bytes", "sum")])
     named = grouped.rename_columns(["partition", "files", "rows", "bytes"])
     return named.sort_by([("bytes", "descending"), ("partition", "ascending")])

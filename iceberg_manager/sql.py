@@ -25,8 +25,8 @@ from pyiceberg.table.refs import SnapshotRefType
 
 from iceberg_manager import registry
 from iceberg_manager.catalog import list_tables
+from iceberg_manager.duckdb_text import identifier, quoted
 from iceberg_manager.errors import InputError, LakeError, NotFoundError, first_line
-from iceberg_manager.explain import identifier, quoted
 from iceberg_manager.names import DEFAULT_NAMESPACE, TableName, did_you_mean
 from iceberg_manager.query import BATCH_ROWS, connect, scan
 from iceberg_manager.result import Result

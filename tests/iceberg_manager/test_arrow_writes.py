@@ -11,7 +11,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.types import LongType
 
-from iceberg_manager import arrow_writes, metadata_commit
+from iceberg_manager import arrow_writes, metadata_commit, rewrites
 from iceberg_manager.arrow_writes import append, delete, expr, overwrite, update, upsert
 from iceberg_manager.catalog import open_catalog
 from iceberg_manager.commits import Stamp
@@ -204,8 +204,8 @@ def test_an_update_that_does_not_fit_changes_nothing(catalog: Catalog, users: Ta
     [
         ("agge > 1", NotFoundError, "Did you mean 'age'"),
         ("age > 'old'", InputError, "does not fit"),
-        ("age > ", InputError, "not understood"),
-        ("1=1; DROP TABLE users", InputError, "not understood"),
+        ("age > ", InputError, "cannot be read at character"),
+        ("1=1; DROP TABLE users", InputError, "cannot be read at character"),
     ],
 )
 def test_a_bad_condition_is_explained(
@@ -389,7 +389,7 @@ def test_partitioned_rows_move_when_their_partition_column_changes(catalog: Cata
 def test_large_files_are_rewritten_in_two_passes(
     catalog: Catalog, users: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrow_writes, "SMALL_FILE", 0)
+    monkeypatch.setattr(rewrites, "SMALL_FILE", 0)
     append(catalog, "users", people(*range(50)), stamp())
     append(catalog, "users", people(*range(50, 60)), stamp())
     assert delete(catalog, "users", "id = 7", stamp()).deleted == 1

@@ -32,8 +32,9 @@ from pyiceberg.types import (
 )
 
 from iceberg_manager.catalog import open_catalog
+from iceberg_manager.conditions import condition, render
 from iceberg_manager.errors import InputError, LakeError, NotFoundError
-from iceberg_manager.explain import condition, explain, render
+from iceberg_manager.explain import explain
 from iceberg_manager.query import connect, query_table
 from iceberg_manager.settings import LakeSettings
 from iceberg_manager.time_travel import resolve

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from iceberg_manager import incoming as module
+from iceberg_manager import source_files, text_files
 from iceberg_manager.errors import DataError, InputError, NotFoundError
 from iceberg_manager.incoming import incoming, inferred_schema
 from iceberg_manager.spec import Column, TableSpec
@@ -155,7 +156,7 @@ def test_a_broken_csv_line_is_an_error_with_its_number(tmp_path: Path) -> None:
 
 
 def test_broken_lines_can_be_skipped_and_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 64)
     lines = [f"{number},n{number},x" if number % 10 == 3 else f'{number},"n{number}",{number}' for number in range(60)]
     opened = incoming(written(tmp_path / "t.csv", "id,name,age\r\n" + "\r\n".join(lines)), SCHEMA, on_error="skip")
     assert opened.reader.read_all()["id"].to_pylist() == [number for number in range(60) if number % 10 != 3]
@@ -168,7 +169,7 @@ def test_an_empty_csv_value_is_null_and_a_quoted_one_is_empty_text(tmp_path: Pat
 
 
 def test_quotes_inside_a_value_do_not_swallow_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BLOCK_BYTES", 40)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 40)
     rows = "".join(f'{number},5" pipe,1\n{number},"a ""b""\n,c",2\n' for number in range(20))
     found = taken(written(tmp_path / "t.csv", "id,name,age\n" + rows))
     assert len(found) == 40
@@ -190,7 +191,7 @@ def test_a_broken_json_line_is_an_error_with_its_number(tmp_path: Path) -> None:
 
 
 def test_a_json_array_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BLOCK_BYTES", 50)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 50)
     path = written(tmp_path / "t.json", json.dumps([{"id": one, "name": "é" * one} for one in range(40)], indent=2))
     assert [len(row.get("name", "")) for row in taken(path)] == list(range(40))
     with pytest.raises(DataError, match="element 40"):
@@ -216,8 +217,8 @@ def test_a_damaged_file_is_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_an_endless_line_is_refused_without_being_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BLOCK_BYTES", 1000)
-    monkeypatch.setattr(module, "LINE_BYTES", 4000)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(text_files, "LINE_BYTES", 4000)
     for name, head in (
         ("t.csv", b"id,name\n1,"),
         ("t.jsonl", b'{"id": 1, "name": "'),
@@ -231,8 +232,8 @@ def test_an_endless_line_is_refused_without_being_held(tmp_path: Path, monkeypat
 
 
 def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BOMB_SLACK", 1_000_000)
-    monkeypatch.setattr(module, "BLOCK_BYTES", 100_000)
+    monkeypatch.setattr(source_files, "BOMB_SLACK", 1_000_000)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 100_000)
     with pytest.raises(DataError, match="unpacks to more than"):
         taken(written(tmp_path / "t.csv.gz", gzip.compress(b"id\n" + b"1\n" * 5_000_000)))
 
