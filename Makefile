@@ -14,7 +14,7 @@ CACHES := .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 SOURCES := iceberg_assets iceberg_ingest iceberg_manager resources sensors tests benchmarks examples
 
 .DEFAULT_GOAL := help
-.PHONY: help run test dev check fmt bench spark-status spark-stop lock clean setup
+.PHONY: help run test test-faults dev check fmt bench spark-status spark-stop lock clean setup
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ run: .venv/.ready ## build the demo lake, end to end
 
 test: .venv/.ready ## run the tests (ARGS="-k name" passes options to pytest)
 	@$(WITH_JAVA) exec $(BIN)/python -m pytest $(ARGS)
+
+test-faults: .venv/.ready ## run the tests that kill processes (minutes)
+	@$(WITH_JAVA) exec $(BIN)/python -m pytest -m faults $(ARGS)
 
 dev: export ICEBERG_ASSETS_AUTOSTART := 1
 dev: .venv/.ready ## the Dagster UI with schedules and sensors on, at 127.0.0.1:3000 (PORT=…)

@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-ALL = ("pipeline", "wrapper")
+ALL = ("pipeline", "wrapper", "reads", "writes", "generate", "cli")
 
 
 def main() -> int:

@@ -1,12 +1,14 @@
 """The cleaned layer: one row per customer, order and click, with the types, keys and checks that others rely on."""
 
+from datetime import timedelta
+
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from iceberg_assets.table import iceberg_table
 from iceberg_assets.tables import raw
 from iceberg_assets.tables.exports import DAYS
-from iceberg_manager.checks import accepted_values, in_range, not_null, row_count
+from iceberg_manager.checks import accepted_values, fresh, in_range, not_null, row_count
 from iceberg_manager.spec import Column, TableSpec
 
 
@@ -60,6 +62,7 @@ def customers(raw_customers: DataFrame) -> DataFrame:
             accepted_values("status", ["open", "paid", "shipped", "cancelled"]),
             in_range("amount", low=0),
             not_null("customer_id"),
+            fresh("ordered_at", within=timedelta(days=3)),
         ],
     ),
     inputs={"raw_orders": raw.orders, "products": raw.products},
