@@ -28,6 +28,7 @@ from iceberg_manager.catalog import open_catalog
 from iceberg_manager.commits import Stamp
 from iceberg_manager.settings import LakeSettings
 from iceberg_manager.spec import TableSpec
+from iceberg_manager.table_versions import load
 from iceberg_manager.tables import ensure_table
 
 LIMIT_SECONDS = 60
@@ -194,7 +195,7 @@ def commits(bench: Bench, sizes: list[int]) -> None:
         return append(bench.catalog, name, row, stamp())
 
     for size in sizes:
-        while len(metadata_commit.load(bench.catalog, name).metadata.snapshots) < size - 5:
+        while len(load(bench.catalog, name).metadata.snapshots) < size - 5:
             ours()
         seen["alone"][size] = statistics.median(seconds(ours) for _ in range(11))
         for number in range(3):

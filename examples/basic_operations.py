@@ -16,7 +16,7 @@ def main(lake: str) -> None:
 
     manager.insert_data("users", pd.DataFrame({"id": [1, 2], "name": ["Ada", "Emil"], "age": [36, 41]}))
     manager.insert_data("users", [{"id": 3, "name": "Noor", "age": 29}])
-    print("inserted:\n", manager.query_table("users").df().sort_values("id"), sep="")
+    print("inserted:", *sorted(manager.query_table("users").rows(), key=lambda row: row["id"]), sep="\n  ")
 
     manager.update_data("users", {"age": expr("age + 1")}, where="name = 'Ada'")
     manager.delete_data("users", "age < 30")
@@ -24,17 +24,12 @@ def main(lake: str) -> None:
         "users", [{"id": 2, "name": "Emil B.", "age": 42}, {"id": 4, "name": "Zoe", "age": 50}], "id"
     )
     print(f"\nupsert: {done.inserted} inserted, {done.updated} updated")
-    print(
-        "\nnow:\n",
-        manager.query_table("users", where="age > 30", columns=["id", "name", "age"]).df().sort_values("id"),
-        sep="",
-    )
+    now = manager.query_table("users", where="age > 30", columns=["id", "name", "age"]).df()
+    print("\nnow:", now.sort_values("id").to_string(index=False), sep="\n")
 
     print("\nhistory:")
     for snapshot in manager.list_snapshots("users"):
-        print(
-            f"  {snapshot.operation:<10} +{snapshot.rows_added} -{snapshot.rows_removed} rows, {snapshot.total_rows} in all"
-        )
+        print(f"  {snapshot.operation:<10} {snapshot.total_rows} rows")
 
 
 if __name__ == "__main__":

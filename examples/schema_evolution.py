@@ -27,7 +27,7 @@ def main(lake: str) -> None:
     except LakeError as error:
         print("refused:", error)
     for version in manager.schema_history("users"):
-        print(f"schema {version.schema_id}{' (current)' if version.current else ''}: {version.columns}")
+        print(f"schema {version.schema_id}: {', '.join(version.changes)}")
 
 
 if __name__ == "__main__":

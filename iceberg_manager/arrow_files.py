@@ -26,7 +26,7 @@ from pyiceberg.table.sorting import NullOrder, SortDirection, SortOrder
 from pyiceberg.typedef import Record
 from pyiceberg.utils.properties import property_as_int
 
-from iceberg_manager.metadata_commit import remove_files
+from iceberg_manager.storage import remove_files
 
 BUFFERED_BYTES = 256 * 1024 * 1024
 ROW_GROUP_BYTES = 128 * 1024 * 1024

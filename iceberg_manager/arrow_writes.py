@@ -17,17 +17,20 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
 from iceberg_manager import arrow_files
+from iceberg_manager.changes import Changes
 from iceberg_manager.commits import PREFIX, CommitResult, Stamp, commit
 from iceberg_manager.conditions import condition
 from iceberg_manager.errors import InputError
 from iceberg_manager.fitting import require_columns
 from iceberg_manager.history import summary
 from iceberg_manager.incoming import Incoming, OnError, Skipped, incoming
-from iceberg_manager.metadata_commit import Changes, commit_changes, load, remove_files
+from iceberg_manager.metadata_commit import commit_changes
 from iceberg_manager.names import TableName
 from iceberg_manager.rewrites import Attempt, rewrite
 from iceberg_manager.row_changes import Deletion, Update
 from iceberg_manager.row_expressions import Expr
+from iceberg_manager.storage import remove_files
+from iceberg_manager.table_versions import load
 from iceberg_manager.upserts import Upsert, check_keys
 
 
@@ -193,33 +196,45 @@ def _commit(
     held: _Held | None = None,
     skipped: Skipped | None = None,
 ) -> Written:
-    unknown = False
-
-    def write(properties: Mapping[str, str]) -> None:
-        nonlocal unknown
-        unknown = False
-        table = load(catalog, name)
-        made = attempt(table)
-        said = {**properties, **made.counts()}
-        unknown = True
-        try:
-            commit_changes(
-                catalog, table, made.changes, said, made.operation, made.planned_on, made.conflicts, sync
-            )  # fmt: skip
-        except (CommitFailedException, InputError):
-            unknown = False
-            remove_files(table.io, [file.file_path for file in made.own])
-            raise
-
+    work = _Committing(catalog, name, attempt, sync)
     try:
-        result = commit(lambda: load(catalog, name), stamp, write)
+        result = commit(work.load, stamp, work.write)
     except BaseException:
-        if held and not unknown:
-            held.remove(load(catalog, name))
+        if held and work.table and not work.may_be_named:
+            held.remove(work.table)
         raise
-    landed = (
-        load(catalog, name).metadata.snapshot_by_id(result.snapshot_id or 0) if result.operation != "none" else None
-    )
-    said = summary(landed) if landed else {}
+    found = work.table.metadata.snapshot_by_id(result.snapshot_id or 0) if work.table else None
+    said = summary(found) if found and result.operation != "none" else {}
     counts = {what: int(said.get(f"{PREFIX}rows-{what}", "0")) for what in ("inserted", "updated", "deleted")}
     return Written(result, **counts, skipped=skipped or Skipped())
+
+
+class _Committing:
+    """A change at the commit door: the table as it was last seen, and whether a snapshot may name the change's files."""
+
+    def __init__(
+        self, catalog: Catalog, name: TableName | str, attempt: Callable[[Table], Attempt], sync: bool
+    ) -> None:
+        self._catalog, self._name, self._attempt, self._sync = catalog, name, attempt, sync
+        self.table: Table | None = None
+        self.may_be_named = False
+
+    def load(self) -> Table:
+        self.table = load(self._catalog, self._name)
+        return self.table
+
+    def write(self, properties: Mapping[str, str]) -> None:
+        """One try. What it wrote for itself alone goes if it failed for sure."""
+        self.may_be_named = False
+        table = self.load()
+        made = self._attempt(table)
+        said = {**properties, **made.counts()}
+        self.may_be_named = True
+        try:
+            commit_changes(
+                self._catalog, table, made.changes, said, made.operation, made.planned_on, made.conflicts, self._sync
+            )
+        except (CommitFailedException, InputError):
+            self.may_be_named = False
+            remove_files(table.io, [file.file_path for file in made.own])
+            raise

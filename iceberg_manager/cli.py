@@ -301,8 +301,10 @@ def main() -> None:
         app()
     except LakeError as error:
         _fail(str(error))
-    except KeyboardInterrupt:
-        _fail("interrupted; what was not committed has been discarded")
+    except SystemExit as end:
+        if end.code == 130:  # typer's own code for Ctrl-C
+            _fail("interrupted; what was not committed has been discarded")
+        raise
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:

@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, ValidationException
 from pyiceberg.table import Table
@@ -107,15 +108,17 @@ def commit(
     ``load`` gives the table as it is now. ``write`` is called again, from the start, after a conflict.
     """
     started = time.monotonic()
-    if landed := find(load(), stamp.commit_id):
+    table = load()
+    if landed := find(table, stamp.commit_id):
         _log.info("commit %s had landed before: nothing is written again", stamp.commit_id)
-        return _result(load(), landed, 0, started, stamp, replayed=True)
+        return _result(table, landed, 0, started, stamp, replayed=True)
+    searched = table.metadata.current_snapshot_id
     for attempt in range(1, attempts + 1):
         try:
             write(stamp.properties())
         except Exception as error:
             table = _reload(load, error, pause)
-            if landed := find(table, stamp.commit_id):
+            if landed := find(table, stamp.commit_id, searched):
                 _log.warning("the commit landed although an error was reported: %s", first_line(error))
                 return _result(table, landed, attempt, started, stamp)
             if not may_retry(error) or attempt == attempts:
@@ -124,7 +127,7 @@ def commit(
             pause(min(8.0, 0.1 * 2**attempt) * random.uniform(0.5, 1.5))
         else:
             table = load()
-            return _result(table, find(table, stamp.commit_id), attempt, started, stamp)
+            return _result(table, find(table, stamp.commit_id, searched), attempt, started, stamp)
     raise AssertionError("the loop either returns or raises")
 
 
@@ -164,9 +167,14 @@ def _reload(load: Callable[[], Table], error: Exception, pause: Callable[[float]
         ) from unreadable
 
 
-def find(table: Table, commit_id: str) -> list[Snapshot]:
-    """The snapshots of main that carry this commit id, oldest first: one commit may be several snapshots."""
-    return [snapshot for snapshot in main_line(table) if summary(snapshot).get(COMMIT_ID) == commit_id][::-1]
+def find(table: Table, commit_id: str, searched: int | None = None) -> list[Snapshot]:
+    """The snapshots of main that carry this commit id, oldest first: one commit may be several snapshots.
+
+    ``searched`` is a former head of main without it, where the search may end; if main was rolled back past that head, it
+    is not met and all of main is searched.
+    """
+    newer = takewhile(lambda snapshot: snapshot.snapshot_id != searched, main_line(table))
+    return [snapshot for snapshot in newer if summary(snapshot).get(COMMIT_ID) == commit_id][::-1]
 
 
 def may_retry(error: BaseException) -> bool:

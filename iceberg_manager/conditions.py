@@ -6,6 +6,7 @@ files, so that what a query shows is what a delete with the same condition remov
 of a statement: names and values are quoted.
 """
 
+import struct
 from collections.abc import Iterable
 from datetime import date, timedelta
 from decimal import Decimal, InvalidOperation, localcontext
@@ -137,7 +138,15 @@ def _fit_comparison(
         raise InputError(f"Column {name} is {column}: {value.value!r} does not fit it.") from error
     if isinstance(fitted, values.AboveMax | values.BelowMin):
         return _out_of_range(kind, name, above=isinstance(fitted, values.AboveMax))
+    if isinstance(fitted, values.FloatLiteral):
+        fitted = values.FloatLiteral(_single(fitted.value))
     return kind(name, fitted)
+
+
+def _single(value: float) -> float:
+    """The value of single precision that is meant: bounds of files hold such, and 0.1 is none."""
+    rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
+    return rounded
 
 
 def _moment(value: values.StringLiteral, column: IcebergType) -> values.Literal[Any]:

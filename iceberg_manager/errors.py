@@ -9,7 +9,8 @@
     │   └── NotFoundError     no such table, snapshot or column
     ├── SetupError            something has to be installed (Java, a Spark jar)
     ├── UnavailableError      a service did not answer; trying again later may work
-    └── ConflictError         other writers kept winning; nothing of ours was committed
+    ├── ConflictError         other writers kept winning; nothing of ours was committed
+    └── DamageError           data on disk is not what was written; nothing was changed, a person decides
 
 Foreign exceptions (Spark, PyIceberg, DuckDB, SQL) are translated once, where they enter, and kept as ``__cause__``.
 """
@@ -60,6 +61,14 @@ class UnavailableError(LakeError):
 
 class ConflictError(LakeError):
     """Concurrent writers kept winning the commit."""
+
+
+class DamageError(LakeError):
+    """Stored data is damaged or missing. ``places`` says where."""
+
+    def __init__(self, message: str, places: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.places = places
 
 
 def first_line(error: BaseException) -> str:

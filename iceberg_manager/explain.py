@@ -13,6 +13,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from iceberg_manager.conditions import condition, render
 from iceberg_manager.errors import LakeError, first_line
+from iceberg_manager.history import summary
 from iceberg_manager.pruning import Pruning
 from iceberg_manager.time_travel import schema_at
 
@@ -50,7 +51,7 @@ def explain(
     name = ".".join(table.name())
     if found is None:
         return Explanation(name, None, shown, bytes_total=0, rows_total=0)
-    counted = found.summary.additional_properties if found.summary else {}
+    counted = summary(found)
     plan = _Plan(table, schema, selected)
     try:
         for manifest in found.manifests(table.io):

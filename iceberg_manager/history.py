@@ -24,16 +24,20 @@ _ROW_CHANGES = (
 
 def summary(snapshot: Snapshot) -> Mapping[str, str]:
     """A snapshot's properties as a plain mapping."""
-    return snapshot.summary.additional_properties if snapshot.summary else {}
+    return snapshot.summary.additional_properties if snapshot.summary is not None else {}
 
 
 def main_line(table: Table, start: int | None = None) -> Iterator[Snapshot]:
     """Main's snapshots from ``start`` (default: its head) back to the oldest one retained."""
-    known = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
     at = start if start is not None else table.metadata.current_snapshot_id
-    while at is not None and (snapshot := known.get(at)):
-        yield snapshot
-        at = snapshot.parent_snapshot_id
+    for snapshot in reversed(table.metadata.snapshots):  # parents usually come first: then few are looked at for few
+        if snapshot.snapshot_id == at:
+            yield snapshot
+            at = snapshot.parent_snapshot_id
+    known = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots} if at is not None else {}
+    while at is not None and (found := known.get(at)):
+        yield found
+        at = found.parent_snapshot_id
 
 
 def changes_rows(snapshot: Snapshot) -> bool:

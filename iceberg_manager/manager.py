@@ -96,12 +96,15 @@ class IcebergManager:
 
     def create_table(self, name: str, schema: Any, **options: Any) -> TableInfo:
         """``schema`` as in `schemas`; options are those of TableSpec: partition_by, sort_by, key, properties …"""
-        declared = parts.spec.TableSpec(str(TableName.parse(name)), schema=parts.schemas.columns(schema), **options)
-        return parts.snapshots.describe(parts.tables.create_table(self._metadata, self.settings, declared))
+        columns = parts.schemas.with_key(parts.schemas.columns(schema), options.get("key", ()))
+        declared = parts.spec.TableSpec(str(TableName.parse(name)), schema=columns, **options)
+        with parts.catalog.catalog_errors(self.settings):
+            return parts.snapshots.describe(parts.tables.create_table(self._metadata, self.settings, declared))
 
     def drop_table(self, table: str, purge: bool = False) -> None:
         """Forget the table; with ``purge``, delete its files too. Without it they stay where they are."""
-        parts.tables.drop_table(self.catalog, self.table(table), purge)
+        with parts.catalog.catalog_errors(self.settings):
+            parts.tables.drop_table(self.catalog, self.table(table), purge)
 
     def insert_data(self, table: str, data: Any, on_error: OnError = "fail", form: str | None = None) -> Written:
         """``data``: a pandas or Polars frame, Arrow, a Spark DataFrame, dicts, a DuckDB relation, a path or a stream."""

@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -81,7 +81,7 @@ def plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _fact(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)}
     if hasattr(value, "to_pylist"):
-        return plain(value.to_pylist())
+        return plain(_listed(value))
     if isinstance(value, dict) or hasattr(value, "items"):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -95,6 +95,21 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
     return value if isinstance(value, str | int | float | None) else str(value)
+
+
+def _listed(data: Any) -> list[Row]:
+    """Arrow data as dicts. Times in UTC get their zone here: to look it up, Arrow would load all of pandas."""
+    if hasattr(data, "to_batches"):
+        return [row for batch in data.to_batches() for row in _listed(batch)]
+    zoned = [item for item in data.schema if str(item.type) == "timestamp[us, tz=UTC]"]
+    for item in zoned:
+        at = data.schema.get_field_index(item.name)
+        data = data.set_column(at, item.name, data.column(at).view("timestamp[us]")) if at >= 0 else data
+    rows: list[Row] = data.to_pylist()
+    for name in {item.name for item in zoned}:
+        for row in rows:
+            row[name] = row[name] and row[name].replace(tzinfo=UTC)
+    return rows
 
 
 def _fact(name: str, value: Any) -> Any:

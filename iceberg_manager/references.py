@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
-from iceberg_manager.commits import change
+from iceberg_manager.commits import PREFIX, change
 from iceberg_manager.errors import ConflictError, InputError, NotFoundError
 from iceberg_manager.history import main_line, summary
 from iceberg_manager.names import did_you_mean
@@ -124,12 +124,22 @@ def references(table: Table) -> list[Reference]:
     return sorted(found, key=lambda ref: (ref.name != "main", ref.name))
 
 
+def row_changes(snapshot: Snapshot) -> str:
+    """``+2 ~1 -3``: rows inserted, updated and deleted, as our own writers stamp them; others' by what files hold."""
+    said = summary(snapshot)
+    stamped = {sign: said.get(f"{PREFIX}rows-{verb}") for sign, verb in _VERBS.items()}
+    if not any(stamped.values()):
+        stamped = {"+": said.get("added-records"), "-": said.get("deleted-records")}
+    return " ".join(f"{sign}{int(count):,}" for sign, count in stamped.items() if count and int(count)) or "0"
+
+
+_VERBS = {"+": "inserted", "~": "updated", "-": "deleted"}
+
+
 def _said(snapshot: Snapshot) -> str:
-    counts = summary(snapshot)
     operation = snapshot.summary.operation.value if snapshot.summary else "unknown"
-    added, removed = (int(counts.get(key, 0)) for key in ("added-records", "deleted-records"))
     when = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
-    return f"{snapshot.snapshot_id} {operation} of {when:%Y-%m-%d %H:%M:%S} (+{added:,} -{removed:,} rows)"
+    return f"{snapshot.snapshot_id} {operation} of {when:%Y-%m-%d %H:%M:%S} ({row_changes(snapshot)} rows)"
 
 
 def _refuse_taken(table: Table, name: str) -> None:

@@ -20,9 +20,11 @@ from pyiceberg.table.delete_file_index import DeleteFileIndex
 from pyiceberg.table.snapshots import IsolationLevel, Operation
 
 from iceberg_manager import arrow_files
+from iceberg_manager.changes import Changes
 from iceberg_manager.commits import PREFIX
 from iceberg_manager.errors import LakeError
-from iceberg_manager.metadata_commit import ANYWHERE, Changes, live_entries, manifests_of
+from iceberg_manager.manifests import live_entries, manifests_of
+from iceberg_manager.metadata_commit import ANYWHERE
 from iceberg_manager.pruning import Pruning
 
 SMALL_FILE = 32 * 1024 * 1024

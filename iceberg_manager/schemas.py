@@ -4,7 +4,8 @@ All become the columns of a TableSpec, so that one place decides what a table ma
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,11 @@ def columns(given: Any) -> dict[str, Column]:
     if type(given).__module__.startswith("pyarrow"):
         return columns(_from_arrow(given))
     raise SpecError(f"A schema is a mapping such as {SHORT_FORM}, not {type(given).__name__}.")
+
+
+def with_key(found: Mapping[str, Column], key: Sequence[str]) -> dict[str, Column]:
+    """Columns of a key always have a value: Iceberg records a key over required columns only."""
+    return {name: replace(column, required=True) if name in key else column for name, column in found.items()}
 
 
 def spec_like(name: str, schema: Schema, **layout: Any) -> TableSpec:
@@ -102,5 +108,5 @@ def _from_arrow(given: "pa.Schema") -> Schema:
 
     try:
         return _pyarrow_to_schema_without_ids(given, downcast_ns_timestamp_to_us=True)
-    except (UnsupportedPyArrowTypeException, TypeError, AttributeError) as error:
+    except (UnsupportedPyArrowTypeException, TypeError, NotImplementedError) as error:
         raise SpecError(f"These columns cannot be a table: {first_line(error)}.") from error

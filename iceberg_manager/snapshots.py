@@ -16,7 +16,7 @@ from iceberg_manager.catalog import load_table
 from iceberg_manager.errors import LakeError
 from iceberg_manager.history import main_line, summary
 from iceberg_manager.names import TableName
-from iceberg_manager.references import Reference, references
+from iceberg_manager.references import Reference, references, row_changes
 from iceberg_manager.schemas import type_text
 
 if TYPE_CHECKING:
@@ -93,9 +93,10 @@ def table_overview(catalog: Catalog, names: Sequence[TableName]) -> list[dict[st
 
 def snapshot_overview(table: Table) -> list[dict[str, Any]]:
     """One line a snapshot, for people."""
+    found = {one.snapshot_id: one for one in table.metadata.snapshots}
     return [
-        {"snapshot": str(one.id), "time (UTC)": _shown(one.time), "operation": one.operation, "added": one.rows_added,
-         "removed": one.rows_removed, "rows": one.total_rows, "refs": ", ".join(one.references) or _line(one)}
+        {"snapshot": str(one.id), "time (UTC)": _shown(one.time), "operation": one.operation,
+         "change": row_changes(found[one.id]), "rows": one.total_rows, "refs": ", ".join(one.references) or _line(one)}
         for one in list_snapshots(table)
     ]  # fmt: skip
 

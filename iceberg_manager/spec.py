@@ -5,12 +5,12 @@ disagree about are refused: ``time``, ``uuid`` and nanoseconds.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from itertools import count
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from pydantic import TypeAdapter, ValidationError
 from pyiceberg.exceptions import ValidationError as IcebergValidationError
@@ -19,6 +19,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import Transform, parse_transform
 from pyiceberg.types import (
+    DateType,
     DecimalType,
     GeographyType,
     GeometryType,
@@ -29,7 +30,9 @@ from pyiceberg.types import (
     PrimitiveType,
     StructType,
     TimestampNanoType,
+    TimestampType,
     TimestamptzNanoType,
+    TimestamptzType,
     TimeType,
     UnknownType,
     UUIDType,
@@ -40,6 +43,12 @@ from iceberg_manager.errors import SpecError
 from iceberg_manager.names import TableName, did_you_mean
 
 WriteMode = Literal["append", "overwrite", "overwrite_partitions", "merge", "delete_insert"]
+CompactionStrategy = Literal["binpack", "sort", "zorder"]
+_AGE = "history.expire.max-snapshot-age-ms"
+_COUNT = "history.expire.min-snapshots-to-keep"
+_FILE_SIZE = "write.target-file-size-bytes"
+_VERSIONS = "write.metadata.previous-versions-max"
+_CRON_FIELDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 _PARTITION = re.compile(r"(?:(?P<transform>\w+)\((?P<args>[^()]*)\))|(?P<column>[^()]+)")
 _SORT = re.compile(r"(?P<column>.+?)(?:\s+(?P<direction>asc|desc))?", re.IGNORECASE)
 _COLUMN = re.compile(r"(?! )[^`.\x00-\x1f]+(?<! )")
@@ -66,27 +75,90 @@ class Column:
 
 @dataclass(frozen=True)
 class MaintenancePolicy:
-    """How long history is kept and how large files should be. A snapshot goes when both age and count allow it."""
+    """How long history and rows are kept, how large files should be, and when that is seen to.
+
+    A snapshot goes when both age and count allow it. Rows whose ``row_ttl_column`` is older than ``row_ttl`` go.
+    ``ref_retention`` is for branches and tags that have none of their own; None keeps those for ever. A cron of None
+    means no schedule. Below ``health_mark`` a table is looked after without waiting for one. Only a partition with
+    ``min_input_files`` small files is worth compacting.
+    """
 
     expire_after: timedelta = timedelta(days=30)
     keep_snapshots: int = 20
     target_file_mb: int = 128
     metadata_versions: int = 50
+    health_mark: int = 70
+    compact_cron: str | None = "0 2 * * *"
+    expire_cron: str | None = "0 3 * * *"
+    manifests_cron: str | None = "0 4 * * *"
+    orphans_cron: str | None = "0 5 * * 0"
+    row_ttl_column: str | None = None
+    row_ttl: timedelta | None = None
+    compaction: CompactionStrategy = "binpack"
+    compaction_columns: Sequence[str] = ()
+    min_input_files: int = 5
+    ref_retention: timedelta | None = None
 
     def __post_init__(self) -> None:
         if self.expire_after < timedelta(0) or self.keep_snapshots < 1:
             raise SpecError("A maintenance policy keeps at least one snapshot, for a time that is not negative.")
         if self.target_file_mb < 1 or self.metadata_versions < 1:
             raise SpecError("target_file_mb and metadata_versions are at least 1.")
+        if not 0 <= self.health_mark <= 100:
+            raise SpecError(f"health_mark is a health from 0 to 100, not {self.health_mark}.")
+        if self.min_input_files < 2:
+            raise SpecError("min_input_files is at least 2: one file alone cannot be made fewer.")
+        self._refuse_bad_times()
+        self._refuse_bad_compaction()
+
+    def _refuse_bad_times(self) -> None:
+        for option in ("compact_cron", "expire_cron", "manifests_cron", "orphans_cron"):
+            cron = getattr(self, option)
+            if cron is not None and not _is_cron(cron):
+                raise SpecError(f"{option} {cron!r} is not a cron of five fields, such as '0 2 * * *'.")
+        if (self.row_ttl is None) != (self.row_ttl_column is None):
+            raise SpecError("row_ttl and row_ttl_column go together: which rows are old is told by a column.")
+        for option in ("row_ttl", "ref_retention"):
+            kept: timedelta | None = getattr(self, option)
+            if kept is not None and kept <= timedelta(0):
+                raise SpecError(f"{option} is a time greater than zero; with {kept} nothing would be kept.")
+
+    def _refuse_bad_compaction(self) -> None:
+        if self.compaction not in get_args(CompactionStrategy):
+            known = list(get_args(CompactionStrategy))
+            raise SpecError(
+                f"compaction {self.compaction!r} is not one of {', '.join(known)}.{did_you_mean(self.compaction, known)}"
+            )
+        if isinstance(self.compaction_columns, str):
+            raise SpecError(f"compaction_columns is a list, such as [{self.compaction_columns!r}].")
+        if self.compaction == "binpack" and self.compaction_columns:
+            raise SpecError("compaction binpack does not sort, so it takes no compaction_columns: use sort or zorder.")
+        if self.compaction == "zorder" and len(self.compaction_columns) < 2:
+            raise SpecError("compaction zorder needs at least two compaction_columns; for one, sort does the same.")
+
+    @classmethod
+    def of_properties(cls, properties: Mapping[str, str]) -> "MaintenancePolicy":
+        """For a table that nobody declared: what its own properties ask for, else the defaults."""
+        given: dict[str, tuple[str, Callable[[str], Any]]] = {
+            "expire_after": (_AGE, lambda text: timedelta(milliseconds=int(text))),
+            "keep_snapshots": (_COUNT, int),
+            "target_file_mb": (_FILE_SIZE, lambda text: max(1, int(text) // 1024**2)),
+            "metadata_versions": (_VERSIONS, int),
+        }
+        try:
+            read = {name: parse(properties[key]) for name, (key, parse) in given.items() if key in properties}
+            return cls(**read)
+        except (ValueError, OverflowError) as error:
+            raise SpecError(f"A table property that sets how the table is kept is no number: {error}.") from error
 
     def properties(self) -> dict[str, str]:
         """As the table properties that every Iceberg engine honours."""
         return {
-            "history.expire.max-snapshot-age-ms": str(int(self.expire_after.total_seconds() * 1000)),
-            "history.expire.min-snapshots-to-keep": str(self.keep_snapshots),
-            "write.target-file-size-bytes": str(self.target_file_mb * 1024 * 1024),
+            _AGE: str(int(self.expire_after.total_seconds() * 1000)),
+            _COUNT: str(self.keep_snapshots),
+            _FILE_SIZE: str(self.target_file_mb * 1024 * 1024),
             "write.metadata.delete-after-commit.enabled": "true",
-            "write.metadata.previous-versions-max": str(self.metadata_versions),
+            _VERSIONS: str(self.metadata_versions),
         }
 
 
@@ -139,6 +211,7 @@ class TableSpec:
         if self.write_mode == "overwrite_partitions" and not self.partition_by:
             raise SpecError(f"{self.name}: write_mode overwrite_partitions needs partition_by.")
         _ = self.iceberg_schema, self.partition_spec, self.sort_order
+        self._refuse_misfit_policy()
 
     @property
     def table(self) -> TableName:
@@ -229,6 +302,20 @@ class TableSpec:
         name = f"{column}_{'trunc' if kind == 'truncate' else kind}"
         return column, parse_transform(f"{kind}[{numbers[0]}]" if numbers else kind), name
 
+    def _refuse_misfit_policy(self) -> None:
+        policy = self.maintenance
+        self._require_columns("compaction_columns", policy.compaction_columns)
+        if policy.compaction == "sort" and not policy.compaction_columns and not self.sort_by:
+            raise SpecError(f"{self.name}: compaction sort needs compaction_columns, or the table's own sort_by.")
+        if policy.row_ttl_column is None:
+            return
+        self._require_columns("row_ttl_column", [policy.row_ttl_column])
+        kind = self.iceberg_schema.find_field(policy.row_ttl_column).field_type
+        if not isinstance(kind, DateType | TimestampType | TimestamptzType):
+            raise SpecError(
+                f"{self.name}: row_ttl_column {policy.row_ttl_column!r} is {kind}, not a date or a timestamp."
+            )
+
     def _refuse_bad_columns(self) -> None:
         """Every engine has to be able to name a column, and Spark does not tell ``id`` from ``ID``."""
         if not self.schema:
@@ -297,3 +384,17 @@ def _primitive(text: str, where: str) -> IcebergType:
         if isinstance(parsed, refused):
             raise SpecError(f"{where}: readers disagree about {text}; declare it as {instead}.")
     return parsed
+
+
+def _is_cron(text: str) -> bool:
+    """Five fields of numbers, ranges, steps and lists, each within its bounds; names such as MON are taken as they are."""
+    fields = text.split()
+    return len(fields) == 5 and all(map(_is_cron_field, fields, _CRON_FIELDS))
+
+
+def _is_cron_field(text: str, bounds: tuple[int, int]) -> bool:
+    for part in text.split(","):
+        match = re.fullmatch(r"(?:\*|(\d+)(?:-(\d+))?|[A-Za-z]{3}(?:-[A-Za-z]{3})?)(?:/([1-9]\d*))?", part)
+        if not match or any(not bounds[0] <= int(n) <= bounds[1] for n in match.group(1, 2) if n):
+            return False
+    return True

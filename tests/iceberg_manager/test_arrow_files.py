@@ -17,7 +17,8 @@ from pyiceberg.types import LongType, StringType
 from iceberg_manager import arrow_files
 from iceberg_manager.arrow_files import arrow_schema, write
 from iceberg_manager.catalog import open_catalog
-from iceberg_manager.metadata_commit import Changes, commit_changes
+from iceberg_manager.changes import Changes
+from iceberg_manager.metadata_commit import commit_changes
 from iceberg_manager.query import connect, scan
 from iceberg_manager.settings import LakeSettings
 from iceberg_manager.spec import TableSpec

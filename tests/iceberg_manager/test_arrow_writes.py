@@ -14,6 +14,7 @@ from pyiceberg.types import LongType
 from iceberg_manager import arrow_writes, metadata_commit, rewrites
 from iceberg_manager.arrow_writes import append, delete, expr, overwrite, update, upsert
 from iceberg_manager.catalog import open_catalog
+from iceberg_manager.changes import StalePlanError
 from iceberg_manager.commits import Stamp
 from iceberg_manager.errors import ConflictError, DataError, InputError, NotFoundError
 from iceberg_manager.query import connect, scan
@@ -337,7 +338,7 @@ def test_a_commit_that_keeps_losing_leaves_no_files(
     real = metadata_commit.commit_changes
 
     def losing(*args: object, **options: object) -> int | None:
-        raise metadata_commit.StalePlanError("Cannot commit")
+        raise StalePlanError("Cannot commit")
 
     monkeypatch.setattr(arrow_writes, "commit_changes", losing)
     monkeypatch.setattr("time.sleep", lambda _: None)

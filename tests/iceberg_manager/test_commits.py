@@ -175,3 +175,23 @@ def test_many_writers_at_once_lose_and_double_nothing(settings: LakeSettings, ca
     ids = [summary(snapshot)[COMMIT_ID] for snapshot in table.metadata.snapshots]
     assert sorted(ids) == sorted(f"w{number}-{turn}" for number in range(4) for turn in range(4))
     assert count(catalog) == 32
+
+
+def test_a_search_ends_at_a_head_that_was_searched_before(catalog: Catalog) -> None:
+    writer = Writer(catalog)
+    commit(writer.load, STAMP, writer.write)
+    head = writer.load().metadata.current_snapshot_id
+    commit(writer.load, Stamp("c2"), writer.write)
+    assert find(writer.load(), "c1", searched=head) == []
+    assert len(find(writer.load(), "c2", searched=head)) == 1
+
+
+def test_a_search_goes_on_when_main_was_rolled_back_past_that_head(catalog: Catalog) -> None:
+    writer = Writer(catalog)
+    commit(writer.load, STAMP, writer.write)
+    first = writer.load().metadata.current_snapshot_id
+    commit(writer.load, Stamp("c2"), writer.write)
+    head = writer.load().metadata.current_snapshot_id
+    writer.load().manage_snapshots().set_current_snapshot(first).commit()
+    commit(writer.load, Stamp("c3"), writer.write)
+    assert [one.snapshot_id for one in find(writer.load(), "c1", searched=head)] == [first]

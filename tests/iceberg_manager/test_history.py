@@ -1,6 +1,6 @@
 """The data version moves with the rows of main and with nothing else, for the table and for each partition."""
 
-from itertools import count
+from itertools import count, permutations
 
 import pyarrow as pa
 import pytest
@@ -156,3 +156,13 @@ def test_a_snapshot_that_is_gone_is_answered_with_those_that_are_left(table: Tab
     history.expire(1)
     with pytest.raises(NotFoundError, match=r"never made, or expired. The newest are 5, 4, 3"):
         require_snapshot(table, 1)
+
+
+def test_the_main_line_is_found_in_whatever_order_snapshots_are_listed(table: Table, history: History):
+    history.add(**ONE_ROW)
+    history.add(branch="audit", **ONE_ROW)
+    for _ in range(3):
+        history.add(**ONE_ROW)
+    for listed in permutations(table.metadata.snapshots):
+        table.metadata = table.metadata.model_copy(update={"snapshots": list(listed)})
+        assert [snapshot.snapshot_id for snapshot in main_line(table)] == [5, 4, 3, 1]

@@ -18,12 +18,15 @@ from pyiceberg.types import NestedField, StringType
 from iceberg_manager import metadata_commit
 from iceberg_manager.arrow_files import arrow_schema, write
 from iceberg_manager.catalog import open_catalog
+from iceberg_manager.changes import Changes, StalePlanError
 from iceberg_manager.commits import COMMIT_ID
 from iceberg_manager.errors import InputError, LakeError
-from iceberg_manager.metadata_commit import Changes, StalePlanError, commit_changes, live_entries, load, manifests_of
+from iceberg_manager.manifests import live_entries, manifests_of
+from iceberg_manager.metadata_commit import commit_changes
 from iceberg_manager.query import connect, scan
 from iceberg_manager.settings import LakeSettings
 from iceberg_manager.spec import MaintenancePolicy, TableSpec
+from iceberg_manager.table_versions import load
 from iceberg_manager.tables import ensure_table
 
 COLUMNS = {"id": "long", "kind": "string"}
