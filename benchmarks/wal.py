@@ -1,7 +1,8 @@
 """What a durable append costs, as a ratio to the bare loop of write + fdatasync in the same folder, in one run.
 
-``python -m benchmarks.wal [--folder DIR] [--seconds S] [--rounds N]``. Records of 3 kB, 1 and 8 threads, each sync mode. Floor and
-log take turns, and the medians of the rounds are shown, since a shared disk drifts. Recovery of a large log comes last.
+``python -m benchmarks.wal [--folder DIR] [--seconds S] [--rounds N]``. Records of 3 kB, 1 and 8 threads, each sync
+mode. Floor and log take turns, and the medians of the rounds are shown, since a shared disk drifts. Recovery of a
+large log comes last.
 """
 
 import argparse

@@ -1,11 +1,11 @@
 """The write-ahead log: when ``append`` returns, the record is as safe as the sync mode promises, and it has its place
 for ever.
 
-One committer thread owns the file: it takes all that is waiting, writes it as one group, syncs once and then answers
-everybody. A crash before the write leaves nothing; during it a torn tail, cut off before the next append; between
-write and sync a record that nobody was told of and that may survive; after the sync, the record. Rotation completes
-the old segment before the new one gets its name. A failed write fails its group and is undone. After a failed sync
-nothing is acknowledged any more: end the process, open anew.
+Whoever owns the file (a caller if nobody does, else the committer thread) takes all that is waiting, writes it as one
+group, syncs once and then answers everybody. A crash before the write leaves nothing; during it a torn tail, cut off
+before the next append; between write and sync a record that nobody was told of and that may survive; after the sync,
+the record. Rotation completes the old segment before the new one gets its name. A failed write fails its group and is
+undone. After a failed sync nothing is acknowledged any more: end the process, open anew.
 """
 
 import errno
@@ -60,10 +60,8 @@ class Wal:
         self._clock = clock
         self._waiting: deque[Ticket] = deque()
         self._changed = threading.Condition(threading.Lock())
-        self._idle = self._closing = False
-        self._group: list[Ticket] = []
-        self._asked: list[threading.Event] = []
-        self._sync_asked: list[threading.Event] = []
+        self._owner = threading.Lock()
+        self._closing = False
         self._free_checked = -SPACE_CHECK_SECONDS
         self._segments_guard = threading.Lock()
         self.groups = self.syncs = 0
@@ -73,8 +71,8 @@ class Wal:
             raise UnavailableError(
                 f"The log in {folder} cannot be opened: {first_line(error)}. Nothing was lost."
             ) from error
-        self._thread = threading.Thread(target=self._run, name="wal-committer", daemon=True)
-        self._thread.start()
+        self._committer = threading.Thread(target=self._run, name="wal-committer", daemon=True)
+        self._committer.start()
 
     def __enter__(self) -> "Wal":
         return self
@@ -93,37 +91,29 @@ class Wal:
 
     def append(self, entry: Entry, timeout: float | None = None) -> Ack:
         """Log one record and wait until it is safe."""
-        return self.submit(entry).wait(timeout)
+        (ticket,) = self._enqueue([entry])
+        self._lead()
+        return ticket.wait(timeout)
 
     def submit(self, entry: Entry) -> Ticket:
+        """Hand a record over and go on; its ticket has the answer."""
         return self.submit_all([entry])[0]
 
     def submit_all(self, entries: Iterable[Entry]) -> list[Ticket]:
         """Hand over records that follow one another without waiting; they are written in this order."""
-        tickets = [Ticket(entry, self.options.max_record_bytes) for entry in entries]
-        self._refuse_when_full()
+        tickets = self._enqueue(entries)
         with self._changed:
-            if self.failure:
-                raise type(self.failure)(*self.failure.args)
-            if self._closing:
-                raise UnavailableError("The log is closed; the record was not kept.")
-            self._waiting.extend(tickets)
-            if self._idle:
-                self._changed.notify()
+            self._changed.notify()
         return tickets
 
     def sync(self) -> int:
         """Put everything that was acknowledged so far on disk, in any mode; returns how far that is."""
-        done = threading.Event()
-        with self._changed:
-            if not self._thread.is_alive():
-                return self._durable.seq
-            self._sync_asked.append(done)
-            self._changed.notify()
-        done.wait()
-        if self.failure:
-            raise type(self.failure)(*self.failure.args)
-        return self._durable.seq
+        with self._owner:
+            if not (self._closing or self.failure or self._durable == self._written):
+                self._sync()
+            if self.failure:
+                raise type(self.failure)(*self.failure.args)
+            return self._durable.seq
 
     def collect(self, committed_seq: int) -> list[Path]:
         """Remove the oldest segments that ``committed_seq`` and the retention rules let go, one after the other."""
@@ -142,9 +132,36 @@ class Wal:
                 return
             self._closing = True
             self._changed.notify()
-        self._thread.join()
-        for handle in (self._handle, self._mark_handle, self._lock_handle):
-            self._files.close(handle)
+        self._committer.join()
+        with self._owner:
+            while self._waiting:
+                self._serve()
+            if not self.failure:
+                self._rotate(SEGMENT_HEADER_BYTES)
+            for handle in (self._handle, self._mark_handle, self._lock_handle):
+                self._files.close(handle)
+
+    def _enqueue(self, entries: Iterable[Entry]) -> list[Ticket]:
+        tickets = [Ticket(entry, self.options.max_record_bytes) for entry in entries]
+        self._refuse_when_full()
+        with self._changed:
+            if self.failure:
+                raise type(self.failure)(*self.failure.args)
+            if self._closing:
+                raise UnavailableError("The log is closed; the record was not kept.")
+            self._waiting.extend(tickets)
+        return tickets
+
+    def _lead(self) -> None:
+        """With nobody at the file, do the work in this thread, which saves two hand-overs; else the committer will."""
+        if self._owner.acquire(blocking=False):
+            try:
+                self._serve()
+            finally:
+                self._owner.release()
+        if self._waiting:
+            with self._changed:
+                self._changed.notify()
 
     def _open(self, expect: Position | None) -> None:
         files, options = self._files, self.options
@@ -176,32 +193,33 @@ class Wal:
         self._end = self._zeroed = SEGMENT_HEADER_BYTES
 
     def _run(self) -> None:
-        try:
-            while self._turn():
-                pass
-        except Exception as error:  # noqa: BLE001 (a dead committer would leave everybody waiting)
-            self._fail(f"the committer stopped: {first_line(error)}")
-        self._refuse_the_rest()
+        """The committer: serves whatever nobody leads, and keeps the time of syncs and rotations."""
+        while not self.failure:
+            with self._changed:
+                if not (self._waiting or self._closing):
+                    self._changed.wait(self._pause())
+                if self._closing:
+                    return
+            with self._owner:
+                self._serve()
 
-    def _turn(self) -> bool:
-        """Wait for work, do it; False when the log has failed or is closed and done."""
+    def _serve(self) -> None:
+        """Commit all that is waiting as one group; whoever calls it owns the file. Everybody gets an answer."""
         with self._changed:
-            self._idle = True
-            if not (self._waiting or self._closing or self._sync_asked):
-                self._changed.wait(self._pause())
-            self._idle = False
-            self._group, self._asked, closing = self._take(), self._sync_asked, self._closing
-            self._sync_asked = []
-        if self._group:
-            self._commit(self._group)
-        if not self.failure:
-            self._keep_time(bool(self._asked))
-        for event in self._asked:
-            event.set()
-        if closing and not self._waiting and not self.failure:
-            self._rotate(SEGMENT_HEADER_BYTES)
-            return False
-        return not self.failure
+            group = self._take()
+        try:
+            if group and not self.failure:
+                self._commit(group)
+            if not self.failure:
+                self._keep_time()
+        except Exception as error:  # noqa: BLE001 (whatever it was, nobody may be left waiting)
+            self._fail(f"the committer stopped: {first_line(error)}")
+        if self.failure:
+            with self._changed:
+                group += self._waiting
+                self._waiting.clear()
+            for ticket in group:
+                ticket.answer(self.failure)
 
     def _take(self) -> list[Ticket]:
         group: list[Ticket] = []
@@ -213,15 +231,16 @@ class Wal:
 
     def _pause(self) -> float:
         """How long the committer may sleep before a sync or a rotation is due."""
+        now, interval = time.monotonic(), self.options.sync_interval_ms / 1000
         due = self._started + self.options.segment_seconds
-        if self.options.sync == "periodic" and self._durable != self._written:
-            due = min(due, self._synced_at + self.options.sync_interval_ms / 1000)
-        return max(0.0, due - time.monotonic())
+        if self.options.sync == "periodic":
+            due = min(due, now + interval if self._durable == self._written else self._synced_at + interval)
+        return min(max(0.0, due - now), threading.TIMEOUT_MAX)
 
-    def _keep_time(self, asked: bool) -> None:
+    def _keep_time(self) -> None:
         now = time.monotonic()
         late = now >= self._synced_at + self.options.sync_interval_ms / 1000
-        if self._durable != self._written and (asked or (self.options.sync == "periodic" and late)):
+        if self.options.sync == "periodic" and late and self._durable != self._written:
             self._sync()
         if now >= self._started + self.options.segment_seconds:
             self._started = now
@@ -334,16 +353,6 @@ class Wal:
             "not be; nothing more is accepted until the process has been started again."
         )
         return self.failure
-
-    def _refuse_the_rest(self) -> None:
-        with self._changed:
-            waiting, asked = [*self._group, *self._waiting], [*self._asked, *self._sync_asked]
-            self._waiting.clear()
-        for ticket in waiting:
-            if not ticket.answered:
-                ticket.answer(self.failure or UnavailableError("The log is closed; the record was not kept."))
-        for event in asked:
-            event.set()
 
     def _refuse_when_full(self) -> None:
         now = time.monotonic()

@@ -39,10 +39,6 @@ class Ticket:
         self._done = threading.Lock()
         self._done.acquire()
 
-    @property
-    def answered(self) -> bool:
-        return self._result is not None
-
     def wait(self, timeout: float | None = None) -> Ack:
         if not self._done.acquire(timeout=-1 if timeout is None else timeout):
             raise UnavailableError("The log did not answer in time; the record may or may not have been kept.")
@@ -53,6 +49,9 @@ class Ticket:
         raise type(self._result)(*self._result.args) from self._result
 
     def answer(self, result: Ack | LakeError) -> None:
+        """Only the first answer counts."""
+        if self._result is not None:
+            return
         self._result = result
         self.parts = ()
         self._done.release()

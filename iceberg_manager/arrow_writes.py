@@ -149,8 +149,8 @@ def upsert(
     """
     given = _given(catalog, name, data, on_error, form)
     keys = [key] if isinstance(key, str) else list(key)
-    require_columns(keys, given.columns, "The data")
     rows = given.reader.read_all().combine_chunks()
+    require_columns(keys, given.columns, "The data")
     check_keys(rows, keys)
 
     def attempt(table: Table) -> Attempt:

@@ -14,10 +14,10 @@ from typing import Any
 from urllib.parse import unquote
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchTableError, RESTError
+from pyiceberg.exceptions import NoSuchTableError, RESTError, ValidationError
 from pyiceberg.table import Table
 
-from iceberg_manager.errors import NotFoundError, UnavailableError, first_line
+from iceberg_manager.errors import DamageError, NotFoundError, UnavailableError, first_line
 from iceberg_manager.names import TableName, did_you_mean
 from iceberg_manager.settings import LakeSettings
 
@@ -57,6 +57,16 @@ def load_table(catalog: Catalog, name: TableName | str) -> Table:
             f"The catalog knows table {str(name)!r}, but its metadata file is gone: {first_line(error)}. Restore the "
             "file, or drop the table from the catalog."
         ) from error
+    except (ValueError, ValidationError) as error:
+        raise damaged(name, error) from error
+
+
+def damaged(name: TableName, error: Exception) -> DamageError:
+    """A metadata file that is there but is not one."""
+    return DamageError(
+        f"The metadata file of table {str(name)!r} is damaged and nothing was changed: {first_line(error)}. Restore it, or "
+        "point the catalog to an earlier one beside it."
+    )
 
 
 def list_namespaces(catalog: Catalog) -> list[tuple[str, ...]]:

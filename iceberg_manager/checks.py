@@ -8,11 +8,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
-
-import duckdb
+from typing import TYPE_CHECKING, Literal
 
 from iceberg_manager.errors import LakeError, SpecError, first_line
+
+if TYPE_CHECKING:
+    import duckdb
 
 Severity = Literal["error", "warn"]
 
@@ -91,7 +92,7 @@ def fresh(column: str, within: timedelta, severity: Severity = "warn") -> Check:
     return Check(f"fresh_{_word(column)}", said, measure, (column,), None, within.total_seconds(), severity)
 
 
-def evaluate(connection: duckdb.DuckDBPyConnection, source: str, checks: Sequence[Check]) -> list[CheckOutcome]:
+def evaluate(connection: "duckdb.DuckDBPyConnection", source: str, checks: Sequence[Check]) -> list[CheckOutcome]:
     """All checks over ``source`` (a DuckDB table expression) in one query."""
     if not checks:
         return []

@@ -4,6 +4,7 @@ Exit code 0 for success, 1 for an error that is explained in one sentence, 2 for
 are imported by the commands that need them, so that ``--help`` and completion answer at once.
 """
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -297,6 +298,7 @@ def spark_stop(lake: Lake = None, force: opt.Force = False) -> None:
 
 
 def main() -> None:
+    logging.getLogger().addHandler(logging.NullHandler())  # what a person needs to know is printed, once
     try:
         app()
     except LakeError as error:

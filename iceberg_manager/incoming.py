@@ -37,10 +37,13 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Incoming:
-    """Rows on their way into a table: a reader with the table's columns, and which of them were given."""
+    """Rows on their way into a table: a reader with the table's columns, and which of them were given.
+
+    A JSON file names its columns line by line: ``columns`` is complete when the reader is at its end.
+    """
 
     reader: pa.RecordBatchReader
-    columns: tuple[str, ...]
+    columns: Sequence[str]
     skipped: Skipped = field(default_factory=Skipped)
 
 

@@ -213,6 +213,8 @@ def _point(catalog: Any, name: TableName, old: str, new: str) -> None:
         with catalog.engine.begin() as connection:
             changed = connection.execute(statement).rowcount
     except Exception as error:
+        if "database is locked" in str(error):
+            raise CommitFailedException(f"Cannot commit: the catalog is busy, {name} was not changed.") from error
         raise _UnknownOutcomeError(error) from error
     if changed < 1:
         raise CommitFailedException(f"Cannot commit: another writer changed {name} first.")

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
-from iceberg_manager.catalog import load_table
+from iceberg_manager.catalog import damaged, load_table
 from iceberg_manager.errors import LakeError, first_line
 from iceberg_manager.names import TableName
 
@@ -39,7 +40,10 @@ def load(catalog: Catalog, name: TableName | str) -> Table:
         return load_table(catalog, name)
     version = remembered.get(catalog, name)
     if version is None or version.location != location:
-        version = read(catalog, location, version)
+        try:
+            version = read(catalog, location, version)
+        except (ValueError, ValidationError) as error:
+            raise damaged(name, error) from error
         remembered.put(catalog, name, version)
     return Table(name.identifier, version.metadata, location, version.io, catalog)
 

@@ -9,8 +9,9 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from iceberg_manager.errors import DataError, first_line
@@ -30,20 +31,20 @@ class TextFile:
         self.file, self.fitting, self.bad_line = file, fitting, bad_line
         self.mark = b"\t" if file.form == "tsv" else b","
         self.is_csv = file.form in ("csv", "tsv")
-        self.names: list[str] = []
+        self.names: list[str] = []  # a JSON file's grow as it is read: every line may name others
         self.line = 1
         self.rest = b""
         self.bad_lines = 0
 
-    def open(self) -> tuple[str, ...]:
-        """Read as much as tells the columns; a JSON file may name others in every line."""
+    def open(self) -> Sequence[str]:
+        """Read as much as tells the columns. A JSON file tells them only as it is read: the list is complete then."""
         if not self.is_csv:
-            return tuple(self.fitting.arrow.names)
+            return self.names
         self.rest = self.file.read(BLOCK_BYTES).removeprefix(b"\xef\xbb\xbf")
         end = self._end(self.rest)
         if end < 0 and len(self.rest) >= BLOCK_BYTES:
             raise DataError(f"{self.file.name}, line 1: too long for a line of column names; nothing was written.")
-        head = next(iter(self._records(self.rest if end < 0 else self.rest[:end], 1)), None)
+        head = next(iter(self._records(self._head(self.rest if end < 0 else self.rest[:end]), 1)), None)
         if head is None:
             raise DataError(f"{self.file.name} is empty; nothing was written.")
         self.line, size = head[0] + head[1].count(b"\n") + 1, head[2]
@@ -51,7 +52,13 @@ class TextFile:
         self.names = next(csv.reader([head[1].decode("utf-8", "replace")], delimiter=self.mark.decode()))
         self.names = [name.strip() for name in self.names]
         self.fitting.check_names(self.names)
-        return tuple(self.names)
+        return self.names
+
+    def _head(self, block: bytes) -> bytes:
+        """The first lines with something in them, which are enough to find the first record."""
+        blank = len(block) - len(block.lstrip())
+        end = block.find(b"\n", blank)
+        return block[: end + 1] if end >= 0 and _quotes_pair_up(block[: end + 1]) else block
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         with self.file:
@@ -120,11 +127,13 @@ class TextFile:
 
     def _end(self, block: bytes) -> int:
         """Where the last whole record ends, or -1. A newline inside quotes ends nothing."""
-        limit, spans = len(block), []
-        if self.is_csv and b'"' in block:
-            spans = [(match.start(), match.end()) for match in _QUOTED[self.mark].finditer(block) if b"\n" in match[0]]
-            if spans and spans[-1][1] == len(block):
-                limit = spans.pop()[0]
+        last = block.rfind(b"\n")
+        if not self.is_csv or _quotes_pair_up(block):
+            return last + 1 if last >= 0 else -1
+        limit = len(block)
+        spans = [(match.start(), match.end()) for match in _QUOTED[self.mark].finditer(block) if b"\n" in match[0]]
+        if spans and spans[-1][1] == len(block):
+            limit = spans.pop()[0]
         at = block.rfind(b"\n", 0, limit)
         while spans and at >= 0 and at < spans[-1][1]:
             start = spans.pop()[0]
@@ -173,6 +182,8 @@ class TextFile:
             )
         except (pa.ArrowException, UnicodeDecodeError) as error:
             raise MisfitError(first_line(error)) from error
+        if not self.is_csv:
+            self.names += [name for name in _keys(block, table) if name not in self.names]
         merged = table.combine_chunks().to_batches()
         return self.fitting.fit(merged[0]) if merged else self.fitting.arrow.empty_table().to_batches()[0]
 
@@ -186,6 +197,15 @@ class TextFile:
         if self.is_csv:
             return said
         return _json_reason(record, self.fitting) or said
+
+
+def _quotes_pair_up(block: bytes) -> bool:
+    """Whether every line has an even number of quotes: then no value goes on in the next line. Fast, and usually so."""
+    if b'"' not in block:
+        return True
+    letters = np.frombuffer(block, np.uint8)
+    quotes, ends = np.flatnonzero(letters == ord('"')), np.flatnonzero(letters == ord("\n"))
+    return not np.any(np.searchsorted(quotes, ends) % 2)
 
 
 def _skip(buffer: str, at: int, number: int) -> int:
@@ -222,6 +242,16 @@ def _parse_json(block: bytes, fitting: Fitting) -> pa.Table:
             explicit_schema=pa.schema([_as_written(item) for item in fitting.arrow]), unexpected_field_behavior="error"
         ),
     )
+
+
+def _keys(block: bytes, table: pa.Table) -> list[str]:
+    """The columns that a block of JSON names: those with values, and those named with nothing but null."""
+    return [
+        name
+        for name in table.column_names
+        if table[name].null_count < len(table)
+        or re.search(rb"(?<!\\)%s\s*:" % re.escape(json.dumps(name).encode()), block)
+    ]
 
 
 def _as_written(item: pa.Field) -> pa.Field:

@@ -7,11 +7,12 @@ that one huge run does not drown the small ones, and a few are enough to outweig
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from statistics import median
 from typing import Literal, get_args
 
 Kind = Literal["drop_refs", "row_ttl", "compact", "rewrite_manifests", "expire", "remove_orphans", "drop_metadata"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-_GUESS_WEIGHT = 0.1
+_GUESS_WEIGHT = 0.005
 _LEAST = 1e-12
 
 
@@ -79,9 +80,11 @@ def _fit(guess: Rate, seen: list[tuple[int, int, float]]) -> Rate:
     """Least squares of relative errors in two unknowns, as multiples of the guess, which counts as a faint outcome."""
     if not seen:
         return guess
-    bb = ff = _GUESS_WEIGHT
+    # A machine ten times slower than guessed is so at everything: without this the guess would weigh too much.
+    pace = median(seconds / guess.seconds(files, size) for files, size, seconds in seen)
+    guess = Rate(guess.per_byte * pace, guess.per_file * pace)
+    bb = ff = by = fy = _GUESS_WEIGHT
     bf = 0.0
-    by = fy = _GUESS_WEIGHT
     for files, size, seconds in seen:
         b, f = guess.per_byte * size / seconds, guess.per_file * files / seconds
         bb, ff, bf, by, fy = bb + b * b, ff + f * f, bf + b * f, by + b, fy + f

@@ -249,8 +249,8 @@ class _Overlap:
     def add(self, some: manifests.Partitions) -> None:
         if self.field:
             parts, _, low, high = some.bounds(self.field.field_id)
-            ends = (bounds.comparable(one, self.field.field_type) for one in (low, high))
-            self._shared += bounds.overlaps(*ends, groups=parts)
+            first, last = (bounds.comparable(one, self.field.field_type) for one in (low, high))
+            self._shared += bounds.overlaps(first, last, parts)
             self._measured += len(low)
 
     def found(self) -> dict[str, Any]:

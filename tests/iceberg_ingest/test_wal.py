@@ -1,10 +1,13 @@
-"""The write-ahead log on real files: what an acknowledgement means, rotation, retention, the lock and the space guard."""
+"""The write-ahead log on real files: what an acknowledgement means, rotation, retention, the lock and the space
+guard.
+"""
 
 import os
 import stat
 import threading
 import time
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -192,14 +195,13 @@ def test_what_retention_removed_is_gone_and_the_rest_goes_on(tmp_path: Path) -> 
 def test_a_log_that_lost_its_end_or_is_another_one_is_refused(tmp_path: Path) -> None:
     with Wal(tmp_path) as wal:
         ack = wal.append(entry("a"))
+        wal.append(entry("b"))
     with pytest.raises(DamageError, match="already holds everything up to 9"):
         Wal(tmp_path, expect=Position(9, 1))
     with pytest.raises(DamageError, match="not the one that the table was filled from"):
         Wal(tmp_path, expect=Position(1, ack.position.chain ^ 1))
     with pytest.raises(DamageError, match="another record 1"):
-        WalReader(tmp_path, Position(1, 5)).read() or Wal(tmp_path).append(entry("b")) and WalReader(
-            tmp_path, Position(1, 5)
-        ).read()
+        WalReader(tmp_path, Position(1, 5)).read()
 
 
 def test_a_reader_follows_a_log_that_grows_rotates_and_restarts(tmp_path: Path) -> None:
@@ -229,7 +231,7 @@ def test_a_short_write_is_completed(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=300))
 def test_decoding_never_raises_for_any_bytes(data: bytes) -> None:
-    header = SegmentHeader(__import__("uuid").UUID(int=1), 1, 1, 0, 0)
+    header = SegmentHeader(UUID(int=1), 1, 1, 0, 0)
     SegmentHeader.decode(data)
     FrameHeader.decode(data, 0, 0)
     Entry.decode(memoryview(data))

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from iceberg_manager.commits import commit
+from iceberg_manager.errors import ConflictError
 from iceberg_manager.manager import IcebergManager
 from tests.iceberg_manager.test_cli import Done, command
 
@@ -277,3 +279,39 @@ def test_a_reader_that_stops_listening_is_no_error(lake: Path):
         query.stdout.readline()
         query.stdout.close()
         assert query.stderr.read() == b""
+
+
+def test_a_damaged_metadata_file_is_said_to_be_damaged(lake: Path, refused: Unchanged):
+    newest = max((lake / "warehouse").rglob("*.metadata.json"), key=lambda path: path.stat().st_mtime_ns)
+    newest.write_text('{"format-version": 2, "x')
+    for arguments in (("query", "users"), ("describe", "users"), ("list-snapshots", "users")):
+        refused("is damaged and nothing was changed", *arguments)
+
+
+def test_an_insert_that_meets_a_locked_catalog_leaves_no_file(
+    lake: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("iceberg_manager.catalog.BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(commit, "__defaults__", (2, lambda _: None))
+    manager = IcebergManager(lake)
+    manager.describe("users")
+    before = contents(lake)
+    lock = sqlite3.connect(lake / "catalog.db", isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    try:
+        with pytest.raises(ConflictError, match="nothing was committed"):
+            manager.insert_data("users", [{"id": 3, "name": "Noor", "age": 29}])
+    finally:
+        lock.rollback()
+        lock.close()
+    assert contents(lake) == before
+
+
+def test_an_upsert_from_json_keeps_the_columns_that_it_does_not_name(lake: Path, tmp_path: Path) -> None:
+    lines = tmp_path / "some.jsonl"
+    lines.write_text('{"id": 1, "name": "Ada L."}\n')
+    assert command(lake, "upsert", "users", "--data", lines, "--key", "id").code == 0
+    lines.write_text('{"id": 2, "name": null}\n')
+    assert command(lake, "upsert", "users", "--data", lines, "--key", "id").code == 0
+    found = sorted(IcebergManager(lake).query_table("users").rows(), key=lambda row: row["id"])
+    assert found == [{"id": 1, "name": "Ada L.", "age": 36}, {"id": 2, "name": None, "age": 41}]

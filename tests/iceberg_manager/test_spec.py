@@ -159,3 +159,69 @@ def test_the_policy_and_own_properties_become_table_properties():
     assert properties["history.expire.min-snapshots-to-keep"] == "5"
     assert properties["write.target-file-size-bytes"] == str(64 * 1024 * 1024)
     assert (properties["format-version"], properties["owner"]) == ("2", "me")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"health_mark": 101}, "health_mark is a health from 0 to 100, not 101"),
+        ({"health_mark": -1}, "health_mark is a health from 0 to 100"),
+        ({"min_input_files": 1}, "min_input_files is at least 2"),
+        ({"compact_cron": "nightly"}, "compact_cron 'nightly' is not a cron of five fields"),
+        ({"expire_cron": "0 2 * *"}, "expire_cron '0 2 * *' is not"),
+        ({"orphans_cron": "61 2 * * *"}, "orphans_cron '61 2 * * *' is not"),
+        ({"manifests_cron": "*/0 * * * *"}, "manifests_cron"),
+        ({"row_ttl": timedelta(days=9)}, "row_ttl and row_ttl_column go together"),
+        ({"row_ttl_column": "at"}, "row_ttl and row_ttl_column go together"),
+        ({"row_ttl_column": "at", "row_ttl": timedelta(0)}, "row_ttl is a time greater than zero"),
+        ({"ref_retention": timedelta(days=-1)}, "ref_retention is a time greater than zero"),
+        ({"compaction": "z-order"}, "'z-order' is not one of binpack, sort, zorder. Did you mean 'zorder'?"),
+        ({"compaction_columns": "id"}, "compaction_columns is a list, such as ['id']"),
+        ({"compaction_columns": ["id"]}, "binpack does not sort"),
+        ({"compaction": "zorder", "compaction_columns": ["id"]}, "zorder needs at least two compaction_columns"),
+    ],
+)
+def test_a_policy_that_contradicts_itself_is_refused(options: dict[str, Any], said: str):
+    with pytest.raises(SpecError) as error:
+        MaintenancePolicy(**options)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (
+            MaintenancePolicy(row_ttl_column="att", row_ttl=timedelta(1)),
+            "row_ttl_column names 'att', which is not a column",
+        ),
+        (MaintenancePolicy(row_ttl_column="who", row_ttl=timedelta(1)), "'who' is string, not a date or a timestamp"),
+        (MaintenancePolicy(compaction="sort"), "compaction sort needs compaction_columns, or the table's own sort_by"),
+        (MaintenancePolicy(compaction="zorder", compaction_columns=["id", "whoo"]), "Did you mean 'who'?"),
+    ],
+)
+def test_a_policy_that_does_not_fit_its_table_is_refused(policy: MaintenancePolicy, said: str):
+    with pytest.raises(SpecError, match=r"^shop\.orders: ") as error:
+        TableSpec("shop.orders", SCHEMA, maintenance=policy)
+    assert said in str(error.value)
+
+
+def test_a_policy_that_uses_all_its_options_is_taken():
+    policy = MaintenancePolicy(
+        row_ttl_column="day",
+        row_ttl=timedelta(days=90),
+        compaction="zorder",
+        compaction_columns=["id", "who"],
+        compact_cron="*/15 0-6,22 1 JAN-MAR MON-FRI",
+        orphans_cron=None,
+        ref_retention=timedelta(days=7),
+    )
+    assert TableSpec("t", SCHEMA, maintenance=policy).maintenance == policy
+    assert TableSpec("t", SCHEMA, sort_by=["id"], maintenance=MaintenancePolicy(compaction="sort"))
+
+
+def test_the_policy_of_a_table_that_nobody_declared_comes_from_its_properties():
+    policy = MaintenancePolicy(timedelta(days=2), 5, 64, 7)
+    assert MaintenancePolicy.of_properties(policy.properties()) == policy
+    assert MaintenancePolicy.of_properties({"owner": "me"}) == MaintenancePolicy()
+    with pytest.raises(SpecError, match="is no number"):
+        MaintenancePolicy.of_properties({"write.target-file-size-bytes": "big"})

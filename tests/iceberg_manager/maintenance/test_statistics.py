@@ -10,14 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
 from pyiceberg.types import BinaryType, DateType, DecimalType, DoubleType, IntegerType, LongType, StringType
 
 from iceberg_manager.catalog import list_tables, load_table, open_catalog
 from iceberg_manager.errors import LakeError
-from iceberg_manager.maintenance import bounds
+from iceberg_manager.maintenance import bounds, orphans
 from iceberg_manager.maintenance.statistics import TableStatistics, Unreadable, collect, survey
 from iceberg_manager.query import connect
+from iceberg_manager.session import LakeSession
 from iceberg_manager.settings import LakeSettings
 from iceberg_manager.spec import MaintenancePolicy, TableSpec
 from iceberg_manager.tables import ensure_table
@@ -106,7 +108,7 @@ def test_manifests_that_duckdb_cannot_read_together_are_read_all_the_same(
     old = ensure_table(
         catalog, settings, TableSpec("t", SCHEMA, partition_by=["day(at)", "who"], properties={"format-version": "1"})
     )
-    for number in range(4):
+    for _ in range(4):
         old.append(rows([7], day=1))
     assert old.format_version == 1
     by_one = collect(old, POLICY, duck, NOW)
@@ -238,6 +240,40 @@ def test_a_table_that_vanished_or_broke_does_not_stop_the_survey(catalog: Catalo
     found = list(survey(catalog, settings, names))
     assert [type(one) for one in found] == [TableStatistics, Unreadable, Unreadable, TableStatistics]
     assert "There is no table 'default.b'" in str(found[1])
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("version", ["2", "3"])
+def test_delete_files_and_manifests_of_two_engines_are_counted(
+    settings: LakeSettings, session: LakeSession, duck: duckdb.DuckDBPyConnection, catalog: Catalog, version: str
+):
+    catalog.create_namespace("default")
+    session.spark.sql(
+        "CREATE TABLE lake.default.t (id BIGINT, at TIMESTAMP, who STRING) USING iceberg PARTITIONED BY (days(at)) "
+        f"LOCATION '{settings.warehouse_location}/default/t' "
+        f"TBLPROPERTIES ('format-version' = '{version}', 'write.delete.mode' = 'merge-on-read')"
+    )
+    for first in (0, 100):
+        session.spark.range(first, first + 50, numPartitions=1).selectExpr(
+            "id", "timestamp '2026-01-01 00:00:00' AS at", "CAST(id AS STRING) AS who"
+        ).writeTo("lake.default.t").append()
+    session.spark.sql("DELETE FROM lake.default.t WHERE id = 7")
+    if version == "2":
+        load_table(catalog, "t").append(rows([500]))
+    table = load_table(catalog, "t")
+    found, head = collect(table, POLICY, duck, NOW), table.current_snapshot()
+    assert head
+    files = 3 if version == "2" else 2
+    assert (found.files, found.delete_files, found.partitions) == (files, 1, 1)
+    assert [(one.name, one.files, one.delete_files) for one in found.paying] == [("at_day=2026-01-01", files, 1)]
+    assert found.bytes == sum(
+        entry.data_file.file_size_in_bytes
+        for manifest in head.manifests(table.io)
+        for entry in manifest.fetch_manifest_entry(table.io)
+        if entry.data_file.content == DataFileContent.DATA
+    )
+    late = NOW + timedelta(days=3)
+    assert orphans.plan(lambda: load_table(catalog, "t"), duck, [], now=late).orphans == ()
 
 
 @pytest.mark.parametrize(
