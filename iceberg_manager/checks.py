@@ -94,6 +94,8 @@ def fresh(column: str, within: timedelta, severity: Severity = "warn") -> Check:
 
 def evaluate(connection: "duckdb.DuckDBPyConnection", source: str, checks: Sequence[Check]) -> list[CheckOutcome]:
     """All checks over ``source`` (a DuckDB table expression) in one query."""
+    import duckdb
+
     if not checks:
         return []
     wanted = ", ".join(f"({check.measure})::DOUBLE" for check in checks)
