@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-ALL = ("pipeline", "wrapper", "reads", "writes", "generate", "cli")
+ALL = ("pipeline", "wrapper", "cli", "reads", "writes", "generate", "health", "wal")
 
 
 def main() -> int:

@@ -222,6 +222,18 @@ def test_a_crash_at_any_step_of_the_recovery_is_recovered_from(nth: int) -> None
     model.check(files)
 
 
+def test_a_completed_segment_is_on_disk_in_every_mode() -> None:
+    files = SimulatedFilesystem()
+    with Wal(FOLDER, PERIODIC, files=files) as wal:
+        while files.calls["rename"] < 4:
+            wal.append(Entry("t", "x", b"z" * 900), 10)
+        complete = wal.durable_seq
+        lost = [files.after_power_loss(random.Random(seed)) for seed in range(20)]
+    assert complete > 0
+    for survivor in lost:
+        assert verify(FOLDER, files=survivor).last.seq >= complete
+
+
 def test_a_reader_never_sees_what_is_not_on_disk_yet() -> None:
     files = SimulatedFilesystem()
     with Wal(FOLDER, PERIODIC, files=files) as wal:
@@ -229,6 +241,7 @@ def test_a_reader_never_sees_what_is_not_on_disk_yet() -> None:
         wal.append(Entry("t", "x", b"one"), 10)
         assert reader.read() == []
         wal.sync()
+        wal.append(Entry("t", "x", b"two"), 10)
         assert [record.seq for record in reader.read()] == [1]
 
 

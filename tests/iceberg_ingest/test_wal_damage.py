@@ -192,6 +192,21 @@ def test_a_torn_tail_is_saved_cut_off_and_never_appended_behind() -> None:
     assert sorted(rows(files)) == list(range(1, 12))
 
 
+def test_a_hole_in_a_group_that_nobody_was_told_of_is_a_torn_tail() -> None:
+    """A power loss may keep the last record of an unsynced group and lose the first; the mark is from before it."""
+    files = SimulatedFilesystem()
+    with Wal(FOLDER, OPTIONS, files=files) as wal:
+        wal.append(Entry("acme", "orders", b"before"), 10)
+        mark = bytes(files.contents()[FOLDER / "durable"])
+        wal.submit_all([Entry("acme", "orders", text * 90) for text in (b"one", b"two", b"three")])[-1].wait(10)
+        files = files.after_kill()
+    files.contents()[FOLDER / "durable"][:] = mark
+    flip(list(dump(FOLDER, files=files))[1].offset + 60)(files.contents()[FIRST])
+    with Wal(FOLDER, OPTIONS, files=files) as wal:
+        assert wal.torn is not None
+        assert wal.written.seq == 1
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_salvage_keeps_every_readable_record_and_names_what_is_lost(clean: bool) -> None:
     small = WalOptions(segment_bytes=4096, max_record_bytes=2048, min_free_bytes=0)
@@ -255,3 +270,24 @@ def test_the_commands_verify_dump_and_repair_a_log_on_disk(tmp_path: Path) -> No
     assert "records 1 to 1 are lost" in run(app, ["wal", "repair", str(tmp_path), "--salvage"]).output
     assert "whole: 3 records" in run(app, ["wal", "verify", str(tmp_path)]).output
     assert '"gap_to": 1' in run(app, ["wal", "dump", str(tmp_path)]).output
+
+
+def test_a_log_cut_between_two_records_halts_because_of_the_mark() -> None:
+    files = a_log(10)
+    del files.contents()[FIRST][list(dump(FOLDER, files=files))[6].offset :]
+    with pytest.raises(DamageError, match="ends before what had been acknowledged"):
+        Wal(FOLDER, OPTIONS, files=files)
+
+
+def test_a_record_from_another_life_of_the_same_log_breaks_the_chain() -> None:
+    files = a_log(3)
+    other = files.after_kill()
+    for disk, text in ((files, b"x"), (other, b"y")):
+        with Wal(FOLDER, OPTIONS, files=disk) as wal:
+            for _ in range(3):
+                wal.append(Entry("acme", "orders", text), 10)
+    path = FOLDER / segment_name(4)
+    place = list(dump(FOLDER, after=3, files=files))[1]
+    files.contents()[path][place.offset :] = other.contents()[path][place.offset :]
+    with pytest.raises(DamageError, match="does not follow"):
+        Wal(FOLDER, OPTIONS, files=files)

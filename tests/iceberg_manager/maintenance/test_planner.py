@@ -250,6 +250,12 @@ def test_learned_costs_are_never_negative(files: int):
     assert rate.per_file > 0
 
 
+def test_where_bytes_seem_to_cost_less_than_nothing_files_alone_explain_the_time():
+    seen = ((100, 400, 0.5), (200, 200, 2.0), (400, 100, 5.0))
+    done = [Outcome("t", "compact", NOW, 0.5 + seconds, files, size * MB) for files, size, seconds in seen]
+    assert learn(done * 50, 0.5).rates["compact"].per_file == pytest.approx(0.0067, rel=0.1)
+
+
 def test_learned_costs_change_what_fits_the_budget():
     slow = learn([Outcome("t", "compact", NOW, 100, 100, 100 * MB)] * 5)
     budget = Budget(seconds=60)
