@@ -48,7 +48,6 @@ _AGE = "history.expire.max-snapshot-age-ms"
 _COUNT = "history.expire.min-snapshots-to-keep"
 _FILE_SIZE = "write.target-file-size-bytes"
 _VERSIONS = "write.metadata.previous-versions-max"
-_CRON_FIELDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 _PARTITION = re.compile(r"(?:(?P<transform>\w+)\((?P<args>[^()]*)\))|(?P<column>[^()]+)")
 _SORT = re.compile(r"(?P<column>.+?)(?:\s+(?P<direction>asc|desc))?", re.IGNORECASE)
 _COLUMN = re.compile(r"(?! )[^`.\x00-\x1f]+(?<! )")
@@ -75,12 +74,12 @@ class Column:
 
 @dataclass(frozen=True)
 class MaintenancePolicy:
-    """How long history and rows are kept, how large files should be, and when that is seen to.
+    """How long history and rows are kept, and how large files should be. What the maintenance planner goes by.
 
-    A snapshot goes when both age and count allow it. Rows whose ``row_ttl_column`` is older than ``row_ttl`` go.
-    ``ref_retention`` is for branches and tags that have none of their own; None keeps those for ever. A cron of None
-    means no schedule. Below ``health_mark`` a table is looked after without waiting for one. Only a partition with
-    ``min_input_files`` small files is worth compacting.
+    A snapshot goes when both age and count allow it. Rows whose ``row_ttl_column`` is older than ``row_ttl`` are planned
+    for removal. ``ref_retention`` is for branches and tags that have none of their own; None keeps those for ever. A plan
+    by need leaves a table alone unless its health is below ``health_mark``. Only a partition with ``min_input_files``
+    small files is worth compacting.
     """
 
     expire_after: timedelta = timedelta(days=30)
@@ -88,10 +87,6 @@ class MaintenancePolicy:
     target_file_mb: int = 128
     metadata_versions: int = 50
     health_mark: int = 70
-    compact_cron: str | None = "0 2 * * *"
-    expire_cron: str | None = "0 3 * * *"
-    manifests_cron: str | None = "0 4 * * *"
-    orphans_cron: str | None = "0 5 * * 0"
     row_ttl_column: str | None = None
     row_ttl: timedelta | None = None
     compaction: CompactionStrategy = "binpack"
@@ -112,10 +107,6 @@ class MaintenancePolicy:
         self._refuse_bad_compaction()
 
     def _refuse_bad_times(self) -> None:
-        for option in ("compact_cron", "expire_cron", "manifests_cron", "orphans_cron"):
-            cron = getattr(self, option)
-            if cron is not None and not _is_cron(cron):
-                raise SpecError(f"{option} {cron!r} is not a cron of five fields, such as '0 2 * * *'.")
         if (self.row_ttl is None) != (self.row_ttl_column is None):
             raise SpecError("row_ttl and row_ttl_column go together: which rows are old is told by a column.")
         for option in ("row_ttl", "ref_retention"):
@@ -384,17 +375,3 @@ def _primitive(text: str, where: str) -> IcebergType:
         if isinstance(parsed, refused):
             raise SpecError(f"{where}: readers disagree about {text}; declare it as {instead}.")
     return parsed
-
-
-def _is_cron(text: str) -> bool:
-    """Five fields of numbers, ranges, steps and lists, each within its bounds; names such as MON are taken as they are."""
-    fields = text.split()
-    return len(fields) == 5 and all(map(_is_cron_field, fields, _CRON_FIELDS))
-
-
-def _is_cron_field(text: str, bounds: tuple[int, int]) -> bool:
-    for part in text.split(","):
-        match = re.fullmatch(r"(?:\*|(\d+)(?:-(\d+))?|[A-Za-z]{3}(?:-[A-Za-z]{3})?)(?:/([1-9]\d*))?", part)
-        if not match or any(not bounds[0] <= int(n) <= bounds[1] for n in match.group(1, 2) if n):
-            return False
-    return True

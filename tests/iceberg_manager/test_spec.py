@@ -167,10 +167,6 @@ def test_the_policy_and_own_properties_become_table_properties():
         ({"health_mark": 101}, "health_mark is a health from 0 to 100, not 101"),
         ({"health_mark": -1}, "health_mark is a health from 0 to 100"),
         ({"min_input_files": 1}, "min_input_files is at least 2"),
-        ({"compact_cron": "nightly"}, "compact_cron 'nightly' is not a cron of five fields"),
-        ({"expire_cron": "0 2 * *"}, "expire_cron '0 2 * *' is not"),
-        ({"orphans_cron": "61 2 * * *"}, "orphans_cron '61 2 * * *' is not"),
-        ({"manifests_cron": "*/0 * * * *"}, "manifests_cron"),
         ({"row_ttl": timedelta(days=9)}, "row_ttl and row_ttl_column go together"),
         ({"row_ttl_column": "at"}, "row_ttl and row_ttl_column go together"),
         ({"row_ttl_column": "at", "row_ttl": timedelta(0)}, "row_ttl is a time greater than zero"),
@@ -211,8 +207,6 @@ def test_a_policy_that_uses_all_its_options_is_taken():
         row_ttl=timedelta(days=90),
         compaction="zorder",
         compaction_columns=["id", "who"],
-        compact_cron="*/15 0-6,22 1 JAN-MAR MON-FRI",
-        orphans_cron=None,
         ref_retention=timedelta(days=7),
     )
     assert TableSpec("t", SCHEMA, maintenance=policy).maintenance == policy
