@@ -7,28 +7,21 @@ are imported by the commands that need them, so that ``--help`` and completion a
 import logging
 import os
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
+from iceberg_manager import cli_adoption, cli_landing, cli_maintenance
 from iceberg_manager import cli_options as opt
-from iceberg_manager.cli_options import DryRun, File, Form, Lake, Name, Out, Snapshot, Where, Yes
+from iceberg_manager.cli_options import DryRun, File, Form, Lake, Name, Out, Snapshot, Where, Yes, open_manager
 from iceberg_manager.errors import LakeError, first_line
 from iceberg_manager.output import confirm, say, show, show_created, show_written, working
-
-if TYPE_CHECKING:
-    from iceberg_manager.manager import IcebergManager
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="Look after an Apache Iceberg lake.")
 spark_app = typer.Typer(no_args_is_help=True, help="The shared local Spark server.")
 app.add_typer(spark_app, name="spark")
-
-
-def _manager(lake: Path | None) -> "IcebergManager":
-    from iceberg_manager.manager import IcebergManager
-
-    return IcebergManager(lake)
+for more in (cli_maintenance, cli_landing, cli_adoption):
+    app.add_typer(more.app)
 
 
 def _source(data: str) -> Any:
@@ -43,7 +36,7 @@ def create(
     """Create a table from a schema file, or like a data file."""
     if (schema is None) == (like is None):
         raise typer.BadParameter("give either --schema or --from")
-    manager = _manager(lake)
+    manager = open_manager(lake)
     columns = manager.infer_schema(like) if like else schema
     made = manager.create_table(table, columns, partition_by=partition_by, sort_by=sort_by, key=key)
     show_created(made, output)
@@ -52,7 +45,7 @@ def create(
 @app.command()
 def drop(table: Name, purge: opt.Purge = False, dry_run: DryRun = False, yes: Yes = False, lake: Lake = None) -> None:
     """Forget a table; its files stay unless --purge is said."""
-    manager = _manager(lake)
+    manager = open_manager(lake)
     found = manager.describe(table)
     what = f"{found.name} ({found.rows:,} rows, {found.snapshots} snapshots){' and all its files' if purge else ''}"
     if dry_run:
@@ -66,13 +59,13 @@ def drop(table: Name, purge: opt.Purge = False, dry_run: DryRun = False, yes: Ye
 @app.command("list")
 def list_tables(namespace: opt.Namespace = None, lake: Lake = None, output: Out = Form.table) -> None:
     """The tables, with their rows and snapshots."""
-    show(_manager(lake).table_overview(namespace), output)
+    show(open_manager(lake).table_overview(namespace), output)
 
 
 @app.command()
 def describe(table: Name, lake: Lake = None, output: Out = Form.table) -> None:
     """Columns, layout, size, branches and properties of a table."""
-    show(_manager(lake).describe(table), output)
+    show(open_manager(lake).describe(table), output)
 
 
 @app.command()
@@ -82,7 +75,7 @@ def insert(
 ) -> None:  # fmt: skip
     """Add the rows of a file."""
     with working(f"inserting into {table}"):
-        done = _manager(lake).insert_data(table, _source(data), on_error.value, form)
+        done = open_manager(lake).insert_data(table, _source(data), on_error.value, form)
     show_written(done, f"insert into {table}", output)
 
 
@@ -94,13 +87,13 @@ def update(
     """Change rows that match a condition."""
     if (where is None) != all_rows:
         raise typer.BadParameter("give either --where or --all")
-    show_written(_manager(lake).update_expressions(table, assignments, where), f"update {table}", output)
+    show_written(open_manager(lake).update_expressions(table, assignments, where), f"update {table}", output)
 
 
 @app.command()
 def delete(table: Name, where: opt.Which, lake: Lake = None, output: Out = Form.table) -> None:
     """Delete the rows that match a condition. Earlier snapshots still have them."""
-    show_written(_manager(lake).delete_data(table, where), f"delete from {table}", output)
+    show_written(open_manager(lake).delete_data(table, where), f"delete from {table}", output)
 
 
 @app.command()
@@ -110,7 +103,7 @@ def upsert(
 ) -> None:  # fmt: skip
     """Insert new rows and update those whose key is there."""
     with working(f"upserting into {table}"):
-        done = _manager(lake).upsert_data(table, _source(data), key, on_error.value, form)
+        done = open_manager(lake).upsert_data(table, _source(data), key, on_error.value, form)
     show_written(done, f"upsert into {table}", output)
 
 
@@ -123,7 +116,7 @@ def generate(
     if (to is None) == (into is None):
         raise typer.BadParameter("give either --to or --into")
     with working(f"making {rows:,} {kind}"):
-        made = _manager(lake).generate(kind, rows, seed, to, into)
+        made = open_manager(lake).generate(kind, rows, seed, to, into)
     typer.echo(made)
 
 
@@ -136,7 +129,7 @@ def query(
     """Rows of a table, now or at any time it remembers."""
     columns = [name.strip() for part in select for name in part.split(",")] or None
     at = {"snapshot": snapshot, "timestamp": timestamp, "tag": tag, "branch": branch, "run": run}
-    show(_manager(lake).query_table(table, where, columns, limit, **at), output, file)
+    show(open_manager(lake).query_table(table, where, columns, limit, **at), output, file)
 
 
 @app.command()
@@ -145,7 +138,7 @@ def sql(
     output: Out = Form.table,
 ) -> None:  # fmt: skip
     """Read-only SQL over every table, and over the catalog's own views."""
-    show(_manager(lake).sql(statement, engine.value), output, file)
+    show(open_manager(lake).sql(statement, engine.value), output, file)
 
 
 @app.command()
@@ -153,7 +146,7 @@ def explain(
     table: Name, where: Where = None, snapshot: Snapshot = None, lake: Lake = None, output: Out = Form.table
 ) -> None:
     """What a query would read: manifests and files considered, skipped and read."""
-    show(_manager(lake).explain(table, where, snapshot=snapshot), output)
+    show(open_manager(lake).explain(table, where, snapshot=snapshot), output)
 
 
 @app.command()
@@ -162,7 +155,7 @@ def files(
     output: Out = Form.table,
 ) -> None:  # fmt: skip
     """The data files of a table."""
-    show(_manager(lake).files_for_snapshot(table, snapshot, partition), output, file)
+    show(open_manager(lake).files_for_snapshot(table, snapshot, partition), output, file)
 
 
 @app.command()
@@ -170,13 +163,13 @@ def partitions(
     table: Name, file: File = None, snapshot: Snapshot = None, lake: Lake = None, output: Out = Form.table
 ) -> None:
     """The partitions of a table, largest first."""
-    show(_manager(lake).partitions(table, snapshot), output, file)
+    show(open_manager(lake).partitions(table, snapshot), output, file)
 
 
 @app.command("list-snapshots")
 def list_snapshots(table: Name, lake: Lake = None, output: Out = Form.table) -> None:
     """What happened to a table, oldest first."""
-    manager = _manager(lake)
+    manager = open_manager(lake)
     show(manager.snapshot_overview(table) if output is Form.table else manager.list_snapshots(table), output)
 
 
@@ -186,7 +179,7 @@ def diff(
     output: Out = Form.table,
 ) -> None:  # fmt: skip
     """What differs between two snapshots: rows, columns, properties."""
-    show(_manager(lake).diff_snapshots(table, start, end, key or None, limit), output)
+    show(open_manager(lake).diff_snapshots(table, start, end, key or None, limit), output)
 
 
 @app.command()
@@ -195,7 +188,7 @@ def rollback(
     output: Out = Form.table,
 ) -> None:  # fmt: skip
     """Make a past snapshot the current one. Nothing is deleted, so it can be undone."""
-    manager = _manager(lake)
+    manager = open_manager(lake)
     planned = manager.plan_rollback(table, snapshot)
     show(planned, output)
     if dry_run or planned.from_snapshot == planned.to_snapshot:
@@ -211,7 +204,7 @@ def expire_snapshots(
     lake: Lake = None, output: Out = Form.table,
 ) -> None:  # fmt: skip
     """Remove old snapshots and the files that only they needed. Branches, tags and the last ones stay."""
-    manager = _manager(lake)
+    manager = open_manager(lake)
     report = manager.expiry_report(table, days, keep)
     show(report, output)
     if dry_run or not (report.snapshots or report.references):
@@ -228,7 +221,7 @@ def tag(
     lake: Lake = None,
 ) -> None:  # fmt: skip
     """Name a snapshot, so that it is kept."""
-    manager = _manager(lake)
+    manager = open_manager(lake)
     manager.drop_reference(table, name) if drop else manager.tag(table, name, snapshot, keep_days or None)
     typer.echo(f"{'dropped' if drop else 'made'} tag {name} of {table}")
 
@@ -239,7 +232,7 @@ def branch(
     lake: Lake = None,
 ) -> None:  # fmt: skip
     """Start a branch at a snapshot."""
-    manager = _manager(lake)
+    manager = open_manager(lake)
     manager.drop_reference(table, name) if drop else manager.branch(table, name, snapshot, keep_days or None)
     typer.echo(f"{'dropped' if drop else 'made'} branch {name} of {table}")
 
@@ -247,28 +240,28 @@ def branch(
 @app.command("add-column")
 def add_column(table: Name, name: str, type: str, lake: Lake = None) -> None:  # noqa: A002
     """Add an optional column; rows that are there have no value in it."""
-    _manager(lake).add_column(table, name, type)
+    open_manager(lake).add_column(table, name, type)
     typer.echo(f"added {name} {type} to {table}")
 
 
 @app.command("rename-column")
 def rename_column(table: Name, name: str, new_name: str, lake: Lake = None) -> None:
     """Rename a column; past snapshots keep its old name."""
-    _manager(lake).rename_column(table, name, new_name)
+    open_manager(lake).rename_column(table, name, new_name)
     typer.echo(f"renamed {name} of {table} to {new_name}")
 
 
 @app.command("alter-column")
 def alter_column(table: Name, name: str, type: str, lake: Lake = None) -> None:  # noqa: A002
     """Widen a column's type: int to long, float to double, a decimal to more digits."""
-    _manager(lake).alter_column(table, name, type)
+    open_manager(lake).alter_column(table, name, type)
     typer.echo(f"{name} of {table} is {type} now")
 
 
 @app.command("drop-column")
 def drop_column(table: Name, name: str, dry_run: DryRun = False, yes: Yes = False, lake: Lake = None) -> None:
     """Drop a column; past snapshots still have it."""
-    manager = _manager(lake)
+    manager = open_manager(lake)
     manager.check_column(table, name)
     if dry_run:
         typer.echo(f"would drop {name} of {table}")
@@ -281,19 +274,19 @@ def drop_column(table: Name, name: str, dry_run: DryRun = False, yes: Yes = Fals
 @app.command("schema-history")
 def schema_history(table: Name, lake: Lake = None, output: Out = Form.table) -> None:
     """Every set of columns that a table had."""
-    show(_manager(lake).schema_history(table), output)
+    show(open_manager(lake).schema_history(table), output)
 
 
 @spark_app.command("status")
 def spark_status(lake: Lake = None, output: Out = Form.table) -> None:
     """Is the shared Spark server running, since when, and is it in use?"""
-    show(_manager(lake).spark_status(), output)
+    show(open_manager(lake).spark_status(), output)
 
 
 @spark_app.command("stop")
 def spark_stop(lake: Lake = None, force: opt.Force = False) -> None:
     """End the shared Spark server. The next run that needs one starts it again."""
-    stopped = _manager(lake).spark_stop(force)
+    stopped = open_manager(lake).spark_stop(force)
     typer.echo("stopped the Spark server" if stopped else "no Spark server was running")
 
 

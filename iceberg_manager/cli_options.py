@@ -2,9 +2,12 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from iceberg_manager.manager import IcebergManager
 
 
 class Form(StrEnum):
@@ -24,6 +27,13 @@ class OnError(StrEnum):
 class Engine(StrEnum):
     duckdb = "duckdb"
     spark = "spark"
+
+
+def open_manager(lake: Path | None) -> "IcebergManager":
+    """The lake that a command works on; imported here, so that --help does not wait for it."""
+    from iceberg_manager.manager import IcebergManager
+
+    return IcebergManager(lake)
 
 
 def option(*names: str, text: str) -> Any:

@@ -1,0 +1,5 @@
+"""Commands for tables and files that were there before: adopt, import."""
+
+import typer
+
+app = typer.Typer()
