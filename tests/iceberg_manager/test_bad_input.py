@@ -252,7 +252,13 @@ def test_ctrl_c_in_the_middle_of_an_insert_leaves_nothing(lake: Path):
     before = contents(lake)
     command_line = [sys.executable, "-m", "iceberg_manager.cli", "insert", "users", "--data", "-", "--format", "csv",
                     "--lake", str(lake)]  # fmt: skip
-    with subprocess.Popen(command_line, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as insert:
+    with subprocess.Popen(
+        command_line,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 (in the background, Ctrl-C is ignored)
+    ) as insert:
         assert insert.stdin
         assert insert.stderr
         insert.stdin.write("id,name\n")
