@@ -213,8 +213,17 @@ def _expiring(report: Any) -> Blocks:
         if len(report.snapshots) > 10:
             yield f"  and {len(report.snapshots) - 10:,} more (--output json lists all)"
         yield from (f"  {name}, a branch or tag past its retention" for name in report.references)
+        yield from _stopping(report.stops)
         yield f"{_count(stay, 'snapshot')} stay:"
     yield from (f"  {count:,}: {why}" for why, count in report.kept.items())
+
+
+def _stopping(stops: Sequence[str]) -> Blocks:
+    if stops:
+        yield "what would stop working:"
+        yield from (f"  {one}" for one in stops[:10])
+        if len(stops) > 10:
+            yield f"  and {len(stops) - 10:,} more (--output json lists all)"
 
 
 def _schema_lines(versions: Sequence[Any]) -> Blocks:
