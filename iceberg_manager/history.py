@@ -6,7 +6,6 @@ a table property (see ``floor``), so that a data version outlives its snapshot.
 """
 
 import json
-
 from collections.abc import Collection, Iterator, Mapping
 
 from pyiceberg.table import Table

@@ -198,9 +198,7 @@ class IcebergManager:
         self, table: str, older_than_days: float = 30, keep_last: int | None = None
     ) -> parts.expiry.ExpiryPlan:
         found = self._facts(table)
-        return parts.expiry.plan(
-            found, timedelta(days=older_than_days), keep_last, parts.needs.needed_snapshots(found)
-        )
+        return parts.expiry.plan(found, timedelta(days=older_than_days), keep_last, parts.needs.needed_snapshots(found))
 
     def expiry_report(
         self, table: str, older_than_days: float = 30, keep_last: int | None = None
