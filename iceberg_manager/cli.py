@@ -198,23 +198,6 @@ def rollback(
     say(f"done; to undo it: iceberg-manager rollback {table} --snapshot {planned.from_snapshot}")
 
 
-@app.command("expire-snapshots")
-def expire_snapshots(
-    table: Name, days: opt.Days = 30, keep: opt.Keep = None, dry_run: DryRun = False, yes: Yes = False,
-    lake: Lake = None, output: Out = Form.table,
-) -> None:  # fmt: skip
-    """Remove old snapshots and the files that only they needed. Branches, tags and the last ones stay."""
-    manager = open_manager(lake)
-    report = manager.expiry_report(table, days, keep)
-    show(report, output)
-    if dry_run or not (report.snapshots or report.references):
-        return
-    confirm(f"Expire {len(report.snapshots)} snapshots? They can then not be read any more.", yes)
-    with working("deleting files") as progress:
-        done = manager.expire_snapshots(table, days, keep, progress)
-    say(f"expired {len(report.snapshots)} snapshots, deleted {done.files_deleted:,} files")
-
-
 @app.command()
 def tag(
     table: Name, name: str, snapshot: Snapshot = None, keep_days: opt.KeepDays = 90, drop: opt.Remove = False,

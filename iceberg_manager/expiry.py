@@ -1,12 +1,12 @@
 """Expires snapshots and deletes the files that only they needed, without a JVM.
 
 Deciding is apart from doing: `plan` is a pure function of metadata, retention and now. `expire` first commits metadata
-without the snapshots, then, from that very metadata, works out which files nothing reaches any more, and deletes those.
+without the snapshots (and before it the data versions that would be forgotten with them), then, from that very metadata, works out which files nothing reaches any more, and deletes those.
 A crash after the commit leaves files that no snapshot names (orphan removal finds them), never a snapshot without files.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,10 +17,11 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from iceberg_manager.commits import change
-from iceberg_manager.history import main_line
+from iceberg_manager.commits import PREFIX, change
+from iceberg_manager.history import floor, main_line, summary
 
 Load = Callable[[], Table]
+RUN_ID = f"{PREFIX}run-id"
 MIN_SNAPSHOTS = "history.expire.min-snapshots-to-keep"
 
 
@@ -49,7 +50,7 @@ class Unreachable:
 
 @dataclass(frozen=True)
 class Report:
-    """A dry run: what would go, the bytes that would be freed, and how many snapshots stay for which reason."""
+    """A dry run: what would go, the bytes that would be freed, what would stop working, and why how many snapshots stay."""
 
     table: str
     snapshots: tuple[str, ...]
@@ -57,6 +58,7 @@ class Report:
     data_files: int
     bytes: int
     kept: Mapping[str, int]
+    stops: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,9 @@ def expire(load: Load, planned: ExpiryPlan, progress: Callable[[int, int], None]
         heads = {ref.snapshot_id for name, ref in table.metadata.refs.items() if name not in planned.references}
         there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
         if ids := sorted((wanted & there) - heads):
+            if (noted := floor(table, set(ids))) and noted.items() - table.properties.items():
+                with table.transaction() as transaction:
+                    transaction.set_properties(noted)
             table.maintenance.expire_snapshots().by_ids(ids).commit()
 
     table = change(load, apply)
@@ -140,8 +145,26 @@ def report(table: Table, planned: ExpiryPlan) -> Report:
     files, kept = unreachable(table, planned.snapshots), Counter(planned.kept.values())
     ids = tuple(str(snapshot.snapshot_id) for snapshot in planned.snapshots)
     return Report(
-        planned.table, ids, planned.references, len(files.data_files), files.bytes, dict(sorted(kept.items()))
+        planned.table,
+        ids,
+        planned.references,
+        len(files.data_files),
+        files.bytes,
+        dict(sorted(kept.items())),
+        tuple(_stops(table, planned)),
     )
+
+
+def _stops(table: Table, planned: ExpiryPlan) -> Iterator[str]:
+    """What nobody can do any more once the plan is carried out."""
+    yield from (f"reading branch or tag {name}" for name in planned.references)
+    runs = [run for one in planned.snapshots if (run := summary(one).get(RUN_ID))]
+    yield from (f"reading what run {run} wrote" for run in dict.fromkeys(runs))
+    line, gone = list(main_line(table)), {one.snapshot_id for one in planned.snapshots}
+    cut = next((place for place, one in enumerate(line) if one.snapshot_id in gone), 0)
+    if cut:
+        oldest = datetime.fromtimestamp(line[cut - 1].timestamp_ms / 1000, UTC)
+        yield f"time travel on main to before {oldest:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def unreachable(table: Table, expired: Iterable[Snapshot]) -> Unreachable:

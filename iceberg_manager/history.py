@@ -1,10 +1,12 @@
 """What happened to a table: its main line of snapshots, and which of them changed its rows.
 
 The *data version* of a table is its last snapshot on main that changed rows. Compaction, empty writes and work on other
-branches do not move it, so that nothing downstream looks stale because of them.
+branches do not move it, so that nothing downstream looks stale because of them. Expiry keeps what it would forget of that in
+a table property (see ``floor``), so that a data version outlives its snapshot.
 """
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Collection, Iterator, Mapping
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -12,6 +14,8 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from iceberg_manager.errors import NotFoundError
 
 PARTITION = "iceberg-assets.partition"
+FLOOR = "iceberg-assets.data-versions"
+_FLOOR_LENGTH = 2000
 _ROW_CHANGES = (
     "added-records",
     "deleted-records",
@@ -53,18 +57,55 @@ def data_version(table: Table, start: int | None = None, partition: str = "") ->
     """The last snapshot of main, at or before ``start``, that changed rows; None for a table never written to.
 
     With a ``partition``, commits that are stamped with other partitions do not count; a commit by someone else does,
-    because it may have touched any. When history was cut so short that none is left, the oldest snapshot stands in.
+    because it may have touched any. When history was cut so short that none is left, what expiry noted counts, and if
+    somebody else cut it, the oldest snapshot stands in.
     """
     oldest = None
     for snapshot in main_line(table, start):
-        if changes_rows(snapshot) and _touches(snapshot, partition):
+        if changes_rows(snapshot) and _touches(summary(snapshot).get(PARTITION, ""), partition):
             return snapshot.snapshot_id
-        oldest = snapshot.snapshot_id
-    return oldest
+        oldest = snapshot
+    if oldest is None:
+        return None
+    for stamped, noted, sequence in _noted(table):
+        if sequence <= (oldest.sequence_number or 0) and _touches(stamped, partition):
+            return noted
+    return oldest.snapshot_id
 
 
-def _touches(snapshot: Snapshot, partition: str) -> bool:
-    stamped = summary(snapshot).get(PARTITION)
+def floor(table: Table, gone: Collection[int]) -> dict[str, str]:
+    """The property that lets data versions outlive these snapshots; empty if main loses none of them.
+
+    For each stamp of a partition it names the last snapshot that changed rows, newest first. What is older than a change
+    that may have touched every partition is left out.
+    """
+    line = list(main_line(table))
+    cut = next((place for place, snapshot in enumerate(line) if snapshot.snapshot_id in gone), None)
+    if cut is None:
+        return {}
+    lost = [
+        (summary(one).get(PARTITION, ""), one.snapshot_id, one.sequence_number or 0)
+        for one in line[cut:]
+        if changes_rows(one)
+    ]
+    kept: dict[str, tuple[str, int, int]] = {}
+    for entry in [*lost, *_noted(table)]:
+        kept.setdefault(entry[0], entry)
+        if not entry[0]:
+            break
+    listed = [[stamped, str(noted), sequence] for stamped, noted, sequence in kept.values()]
+    return {FLOOR: json.dumps(listed[:_FLOOR_LENGTH])} if listed else {}
+
+
+def _noted(table: Table) -> list[tuple[str, int, int]]:
+    try:
+        listed = json.loads(table.properties.get(FLOOR, "[]"))
+        return [(str(stamped), int(noted), int(sequence)) for stamped, noted, sequence in listed]
+    except (ValueError, TypeError):
+        return []
+
+
+def _touches(stamped: str, partition: str) -> bool:
     if not partition or not stamped:
         return True
     return any(a <= d and c <= b for a, b in _ranges(stamped) for c, d in _ranges(partition))

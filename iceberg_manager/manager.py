@@ -197,7 +197,8 @@ class IcebergManager:
     def plan_expiry(
         self, table: str, older_than_days: float = 30, keep_last: int | None = None
     ) -> parts.expiry.ExpiryPlan:
-        return parts.expiry.plan(self._facts(table), timedelta(days=older_than_days), keep_last)
+        found = self._facts(table)
+        return parts.expiry.plan(found, timedelta(days=older_than_days), keep_last, parts.needs.needed_snapshots(found))
 
     def expiry_report(
         self, table: str, older_than_days: float = 30, keep_last: int | None = None

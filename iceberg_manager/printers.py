@@ -213,8 +213,73 @@ def _expiring(report: Any) -> Blocks:
         if len(report.snapshots) > 10:
             yield f"  and {len(report.snapshots) - 10:,} more (--output json lists all)"
         yield from (f"  {name}, a branch or tag past its retention" for name in report.references)
+        yield from _stopping(report.stops)
         yield f"{_count(stay, 'snapshot')} stay:"
     yield from (f"  {count:,}: {why}" for why, count in report.kept.items())
+
+
+def _stopping(stops: Sequence[str]) -> Blocks:
+    if stops:
+        yield "what would stop working:"
+        yield from (f"  {one}" for one in stops[:10])
+        if len(stops) > 10:
+            yield f"  and {len(stops) - 10:,} more (--output json lists all)"
+
+
+def _maintained(found: Any) -> Blocks:
+    if found.dry_run and found.planned:
+        rows = [
+            {"table": one.table, "action": one.kind, "gain": f"{one.gain.health:g}", "takes": f"{one.cost.seconds:.1f} s",
+             "why": one.reason}
+            for one in found.planned
+        ]  # fmt: skip
+        yield _grid(list(rows[0]), rows)
+    elif found.results:
+        rows = [
+            {"table": one.table, "action": one.action, "files": _change(one, "files"), "bytes": _change(one, "bytes"),
+             "deletes": _change(one, "delete_files"), "manifests": _change(one, "manifests"),
+             "snapshots": _change(one, "snapshots"), "took": f"{one.seconds:.1f} s"}
+            for one in found.results
+        ]  # fmt: skip
+        yield _grid(list(rows[0]), rows)
+        yield from (f"{one.table}: {one.action} failed: {one.error}" for one in found.results if one.error)
+    else:
+        yield "nothing to do"
+    yield from (f"left: {one.table}{f', {one.kind}' if one.kind else ''}: {one.reason}" for one in found.skips[:SHOWN])
+
+
+def _change(done: Any, what: str) -> str:
+    if done.before is None or done.after is None:
+        return "-"
+    shown = _size if what == "bytes" else "{:,}".format
+    before, after = getattr(done.before, what), getattr(done.after, what)
+    return shown(after) if before == after else f"{shown(before)} -> {shown(after)}"
+
+
+def _healthy(found: Any) -> Blocks:
+    if isinstance(found, list):
+        yield from _anything(found)
+        return
+    yield f"{found.table}: health {found.score:g} of 100"
+    rows = [{"part": one.name, "score": one.score, "costs": round(one.lost, 1), "why": one.why} for one in found.parts]
+    yield _grid(list(rows[0]), rows)
+
+
+def _pins(found: Sequence[Any]) -> Blocks:
+    rows = [
+        {"table": one.table, "name": one.name, "kind": one.kind, "made (UTC)": _time(one.made),
+         "kept": _kept(one.retention), "files alone": one.files, "bytes alone": _size(one.bytes)}
+        for one in found
+    ]  # fmt: skip
+    yield _grid(list(rows[0]), rows)
+
+
+def _orphaned(found: Any) -> Blocks:
+    young = f"; {_count(found.young, 'file')} more are too young to judge" if found.young else ""
+    yield f"{_count(found.files, 'orphaned file')} ({_size(found.bytes)}) in {found.location}{young}"
+    yield from (f"  {path}" for path in found.examples)
+    if found.files > len(found.examples):
+        yield f"  and {found.files - len(found.examples):,} more (--output json lists all)"
 
 
 def _schema_lines(versions: Sequence[Any]) -> Blocks:
@@ -233,6 +298,10 @@ _PRINTERS: dict[str, Callable[[Any], Blocks]] = {
     "Rollback": _rolled_back,
     "Report": _expiring,
     "SchemaVersion": _schema_lines,
+    "Maintained": _maintained,
+    "Health": _healthy,
+    "Pinned": _pins,
+    "Orphans": _orphaned,
     "dict": lambda found: _overview(found) if isinstance(found, list) else _anything(found),
 }
 

@@ -95,6 +95,13 @@ class SparkSettings(_Section):
         return self
 
 
+class MaintenanceSettings(_Section):
+    """How tables that nobody declared are kept: a default policy, and policies by the pattern of a table's name."""
+
+    default: Mapping[str, Any] = Field(default_factory=dict)
+    tables: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
+
+
 class LakeSettings(_Section):
     """A whole lake. ``root`` is its folder; the rest has a sensible place under it."""
 
@@ -104,6 +111,7 @@ class LakeSettings(_Section):
     catalog: CatalogSettings = CatalogSettings()
     s3: S3Settings | None = None
     spark: SparkSettings = SparkSettings()
+    maintenance: MaintenanceSettings = MaintenanceSettings()
 
     @model_validator(mode="after")
     def _s3_is_for_s3(self) -> "LakeSettings":
@@ -252,7 +260,7 @@ def _refuse_unknown_keys(
 
 
 _SECTIONS: dict[str, type[BaseModel]] = {
-    section.__name__: section for section in (CatalogSettings, S3Settings, SparkSettings)
+    section.__name__: section for section in (CatalogSettings, S3Settings, SparkSettings, MaintenanceSettings)
 }
 
 

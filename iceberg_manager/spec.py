@@ -4,6 +4,7 @@ Types are Iceberg's names (``long``, ``timestamptz``, ``decimal(10,2)``, ``list<
 disagree about are refused: ``time``, ``uuid`` and nanoseconds.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,6 +45,9 @@ from iceberg_manager.names import TableName, did_you_mean
 
 WriteMode = Literal["append", "overwrite", "overwrite_partitions", "merge", "delete_insert"]
 CompactionStrategy = Literal["binpack", "sort", "zorder"]
+_CRON = re.compile(r"[\d*/,\-]+( +[\dA-Za-z*/,\-]+){4}")
+_POLICY = "iceberg-assets.maintenance"
+_DAYS = ("row_ttl", "ref_retention")
 _AGE = "history.expire.max-snapshot-age-ms"
 _COUNT = "history.expire.min-snapshots-to-keep"
 _FILE_SIZE = "write.target-file-size-bytes"
@@ -79,7 +83,7 @@ class MaintenancePolicy:
     A snapshot goes when both age and count allow it. Rows whose ``row_ttl_column`` is older than ``row_ttl`` are planned
     for removal. ``ref_retention`` is for branches and tags that have none of their own; None keeps those for ever. A plan
     by need leaves a table alone unless its health is below ``health_mark``. Only a partition with ``min_input_files``
-    small files is worth compacting.
+    small files is worth compacting. The crons (in UTC) are when Dagster's schedules do each kind of work.
     """
 
     expire_after: timedelta = timedelta(days=30)
@@ -93,6 +97,10 @@ class MaintenancePolicy:
     compaction_columns: Sequence[str] = ()
     min_input_files: int = 5
     ref_retention: timedelta | None = None
+    compaction_cron: str = "0 2 * * *"
+    manifests_cron: str = "30 2 * * *"
+    expiry_cron: str = "30 3 * * *"
+    orphans_cron: str = "0 4 * * 0"
 
     def __post_init__(self) -> None:
         if self.expire_after < timedelta(0) or self.keep_snapshots < 1:
@@ -105,6 +113,11 @@ class MaintenancePolicy:
             raise SpecError("min_input_files is at least 2: one file alone cannot be made fewer.")
         self._refuse_bad_times()
         self._refuse_bad_compaction()
+        for option in ("compaction_cron", "manifests_cron", "expiry_cron", "orphans_cron"):
+            if not _CRON.fullmatch(getattr(self, option).strip()):
+                raise SpecError(
+                    f"{option} {getattr(self, option)!r} is not a cron of five fields, such as '0 2 * * *'."
+                )
 
     def _refuse_bad_times(self) -> None:
         if (self.row_ttl is None) != (self.row_ttl_column is None):
@@ -129,7 +142,12 @@ class MaintenancePolicy:
 
     @classmethod
     def of_properties(cls, properties: Mapping[str, str]) -> "MaintenancePolicy":
-        """For a table that nobody declared: what its own properties ask for, else the defaults."""
+        """What a table's own properties ask for, else the defaults."""
+        return cls(**cls.given_by(properties))
+
+    @classmethod
+    def given_by(cls, properties: Mapping[str, str]) -> dict[str, Any]:
+        """What a table's own properties ask for, and nothing else."""
         given: dict[str, tuple[str, Callable[[str], Any]]] = {
             "expire_after": (_AGE, lambda text: timedelta(milliseconds=int(text))),
             "keep_snapshots": (_COUNT, int),
@@ -138,9 +156,15 @@ class MaintenancePolicy:
         }
         try:
             read = {name: parse(properties[key]) for name, (key, parse) in given.items() if key in properties}
-            return cls(**read)
-        except (ValueError, OverflowError) as error:
-            raise SpecError(f"A table property that sets how the table is kept is no number: {error}.") from error
+            more = json.loads(properties.get(_POLICY, "{}"))
+            times = {key: timedelta(seconds=more[key]) for key in _DAYS if key in more}
+            read |= more | times
+            cls(**read)
+        except (ValueError, OverflowError, TypeError) as error:
+            raise SpecError(
+                f"A table property that says how the table is kept is no number or no policy: {error}."
+            ) from error
+        return read
 
     def properties(self) -> dict[str, str]:
         """As the table properties that every Iceberg engine honours."""
@@ -150,7 +174,18 @@ class MaintenancePolicy:
             _FILE_SIZE: str(self.target_file_mb * 1024 * 1024),
             "write.metadata.delete-after-commit.enabled": "true",
             _VERSIONS: str(self.metadata_versions),
+            **self._own_property(),
         }
+
+    def _own_property(self) -> dict[str, str]:
+        """What other engines have no property for, so that the command line keeps the table as it was declared."""
+        usual = MaintenancePolicy()
+        names = ("health_mark", "row_ttl_column", *_DAYS, "compaction", "compaction_columns", "min_input_files")
+        said = {name: value for name in names if (value := getattr(self, name)) != getattr(usual, name)}
+        for name, value in said.items():
+            if isinstance(value, timedelta):
+                said[name] = value.total_seconds()
+        return {_POLICY: json.dumps(said)} if said else {}
 
 
 @dataclass(frozen=True)

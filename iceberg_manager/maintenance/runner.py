@@ -20,26 +20,15 @@ from pyspark.sql import Row, SparkSession
 from iceberg_manager.catalog import load_table
 from iceberg_manager.commits import may_retry, translate
 from iceberg_manager.errors import LakeError
-from iceberg_manager.history import summary
+from iceberg_manager.maintenance.sizes import Size, size
 from iceberg_manager.names import TableName
 from iceberg_manager.spec import MaintenancePolicy
 
+__all__ = ["Outcome", "Runner", "Size", "compaction_options", "size"]
 _log = logging.getLogger(__name__)
 Strategy = Literal["binpack", "sort", "zorder"]
 TRIES = 4
 _GROUP_BYTES = 32 * 1024 * 1024
-
-
-@dataclass(frozen=True)
-class Size:
-    """How a table is laid out."""
-
-    files: int
-    bytes: int
-    rows: int
-    delete_files: int
-    manifests: int
-    snapshots: int
 
 
 @dataclass(frozen=True)
@@ -62,20 +51,6 @@ class Outcome:
         return (
             self.rewritten == 0 or self.written < self.rewritten or self.before.delete_files > self.after.delete_files
         )
-
-
-def size(table: Table) -> Size:
-    """From the newest snapshot's summary and its manifest list; no manifest is opened."""
-    snapshot = table.current_snapshot()
-    said = summary(snapshot) if snapshot else {}
-    return Size(
-        files=int(said.get("total-data-files", 0)),
-        bytes=int(said.get("total-files-size", 0)),
-        rows=int(said.get("total-records", 0)),
-        delete_files=int(said.get("total-delete-files", 0)),
-        manifests=len(snapshot.manifests(table.io)) if snapshot else 0,
-        snapshots=len(table.metadata.snapshots),
-    )
 
 
 class Runner:
@@ -153,7 +128,8 @@ class Runner:
 
 def compaction_options(now: Size, policy: MaintenancePolicy, cores: int | None = None) -> dict[str, str]:
     """As many groups at once as there are cores, each one output file: one core alone would write a small table."""
-    cores = cores or os.cpu_count() or 2
+    # More outputs than a compaction needs as input would be compacted again.
+    cores = min(cores or os.cpu_count() or 2, policy.min_input_files - 1)
     target = min(policy.target_file_mb * 1024 * 1024, max(_GROUP_BYTES, -(-now.bytes // cores)))
     return {
         "target-file-size-bytes": str(target),
@@ -161,6 +137,7 @@ def compaction_options(now: Size, policy: MaintenancePolicy, cores: int | None =
         "max-concurrent-file-group-rewrites": str(cores),
         "partial-progress.enabled": "true",
         "partial-progress.max-commits": "10",
+        "min-input-files": str(policy.min_input_files),
         "delete-file-threshold": "1",
         "remove-dangling-deletes": "true",
     }

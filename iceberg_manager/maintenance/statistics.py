@@ -24,6 +24,7 @@ from iceberg_manager.errors import LakeError, first_line
 from iceberg_manager.history import summary
 from iceberg_manager.maintenance import bounds, manifests
 from iceberg_manager.names import TableName
+from iceberg_manager.needs import needed_snapshots
 from iceberg_manager.query import connect
 from iceberg_manager.settings import LakeSettings
 from iceberg_manager.spec import MaintenancePolicy
@@ -156,12 +157,20 @@ def target_bytes(policy: MaintenancePolicy) -> int:
 
 
 def collect(
-    table: Table, policy: MaintenancePolicy, connection: "duckdb.DuckDBPyConnection", now: datetime | None = None
+    table: Table,
+    policy: MaintenancePolicy,
+    connection: "duckdb.DuckDBPyConnection",
+    now: datetime | None = None,
+    needed: Mapping[int, str] | None = None,
 ) -> TableStatistics:
-    """One table's statistics, measured against its policy. ``connection`` comes from ``query.connect``."""
+    """One table's statistics, measured against its policy. ``connection`` comes from ``query.connect``.
+
+    ``needed`` are snapshots that expiry has to spare, beside those that the table itself says are needed.
+    """
     now = now or datetime.now(UTC)
     name = ".".join(table.name())
-    found: dict[str, Any] = {"table": name, **_history(table, policy, now), **_metadata(table)}
+    spared = {**needed_snapshots(table, now), **(needed or {})}
+    found: dict[str, Any] = {"table": name, **_history(table, policy, now, spared), **_metadata(table)}
     if head := table.current_snapshot():
         listed = manifests.read_list(connection, table, head)
         found |= {"snapshot_id": head.snapshot_id, **_manifest_fit(table, listed)}
@@ -179,6 +188,7 @@ def survey(
     policy_of: Callable[[Table], MaintenancePolicy] | None = None,
     now: datetime | None = None,
     workers: int = 2,
+    needs_of: Callable[[Table], Mapping[int, str]] | None = None,
 ) -> Iterator[TableStatistics | Unreadable]:
     """Many tables in the order given; one that cannot be read is reported as such, and the others go on."""
     now = now or datetime.now(UTC)
@@ -190,7 +200,7 @@ def survey(
             table = load_table(catalog, name)
             policy = policy_of(table) if policy_of else MaintenancePolicy.of_properties(table.properties)
             with closing(connection.cursor()) as cursor:
-                return collect(table, policy, cursor, now)
+                return collect(table, policy, cursor, now, needs_of(table) if needs_of else None)
         except Exception as error:  # noqa: BLE001 (damaged metadata raises anything; it concerns this table alone)
             return Unreadable(str(name), str(error) if isinstance(error, LakeError) else first_line(error))
 
@@ -279,8 +289,8 @@ class _OldRows:
         return {"old_row_files": self._files, "old_row_bytes": self._bytes}
 
 
-def _history(table: Table, policy: MaintenancePolicy, now: datetime) -> dict[str, Any]:
-    planned = expiry.plan(table, policy.expire_after, policy.keep_snapshots, now=now)
+def _history(table: Table, policy: MaintenancePolicy, now: datetime, needed: Mapping[int, str]) -> dict[str, Any]:
+    planned = expiry.plan(table, policy.expire_after, policy.keep_snapshots, needed, now)
     gone = {snapshot.snapshot_id for snapshot in planned.snapshots}
     times = [snapshot.timestamp_ms for snapshot in table.metadata.snapshots]
     # A file that a snapshot removed is freed when that snapshot's parent goes.
