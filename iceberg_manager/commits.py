@@ -59,6 +59,7 @@ class Stamp:
     partition: str = ""
     code_version: str = ""
     inputs: Mapping[str, int] = field(default_factory=dict)
+    batch: str = ""
 
     def properties(self) -> dict[str, str]:
         """As it stands in a snapshot's summary; what is empty is left out."""
@@ -68,6 +69,7 @@ class Stamp:
             "asset": self.asset,
             "code-version": self.code_version,
             "inputs": pinned,
+            "batch": self.batch,
         }
         where = {PARTITION: self.partition} if self.partition else {}
         return {COMMIT_ID: self.commit_id} | where | {PREFIX + key: value for key, value in said.items() if value}

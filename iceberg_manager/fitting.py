@@ -28,6 +28,8 @@ class MisfitError(Exception):
 class Fitting:
     """How given columns become a table's columns."""
 
+    unexpected = "error"  # what a JSON reader does with a field that is no column: "error" or "ignore"
+
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self.arrow = arrow_schema(schema)

@@ -7,7 +7,7 @@ that fails for sure removes them. When the outcome is unknown they stay, and the
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from pyiceberg.catalog import Catalog
@@ -44,12 +44,14 @@ def commit_changes(
     planned_on: int | None = ANYWHERE,
     conflicts: BooleanExpression | None = None,
     sync: bool = False,
+    guard: Callable[[Table], None] | None = None,
 ) -> int | None:
     """Commit ``changes`` as one snapshot of main and return its id (without files: only the properties, and no id).
 
     ``planned_on`` is the snapshot that the plan was made on (None: an empty table). If main moved since, it raises a
     StalePlanError when a removed file is gone, when rows were deleted, or when files came that may hold rows that match
     ``conflicts``. ``sync`` forces every new file, its folder included, to a local disk before the swap.
+    ``guard`` is shown the very version that each swap starts from, and raises if it must not happen.
     """
     if table.format_version != 2:
         raise InputError(
@@ -62,6 +64,8 @@ def commit_changes(
         if base.metadata_location != table.metadata_location and (landed := _landed(base, snapshot_properties)):
             return landed
         _validate(base, changes, planned_on, conflicts)
+        if guard:
+            guard(base)
         staged = Staged(base, sync)
         try:
             snapshot = staged.snapshot(changes, snapshot_properties, operation) if changes.has_files else None

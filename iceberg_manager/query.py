@@ -40,6 +40,12 @@ def connect(settings: LakeSettings, connection: duckdb.DuckDBPyConnection | None
     return connection
 
 
+def load_avro(connection: duckdb.DuckDBPyConnection) -> None:
+    """Let a connection read Avro files, and nothing more."""
+    connection.execute("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")
+    connection.execute(f"SET TimeZone = 'UTC'; LOAD {quoted(str(_extension('avro')))}")
+
+
 def scan(table: Table, snapshot_id: int | None = None) -> str:
     """A DuckDB table expression for one snapshot of a table, by default its newest."""
     metadata = quoted(table.metadata_location)

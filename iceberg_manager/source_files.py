@@ -43,6 +43,7 @@ class SourceFile:
         self.raw = _open(source)
         self._own = isinstance(source, str | Path)
         self.packed = self.spent = 0
+        self.slack, self.ratio = BOMB_SLACK, BOMB_RATIO
         head = self._peek()
         self.form = _format(self.name, form, head)
         self._inner: Any = self
@@ -63,9 +64,9 @@ class SourceFile:
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{self.name} cannot be unpacked: {first_line(error)}. Nothing was written.") from error
         self.spent += len(chunk)
-        if self._inner is not self and self.spent > BOMB_SLACK + BOMB_RATIO * self.packed:
+        if self._inner is not self and self.spent > self.slack + self.ratio * self.packed:
             raise DataError(
-                f"{self.name} unpacks to more than {BOMB_RATIO} times its size, as only a damaged or hostile file does; "
+                f"{self.name} unpacks to more than {self.ratio} times its size, as only a damaged or hostile file does; "
                 "nothing was written. Unpack it yourself if it is sound."
             )
         return chunk

@@ -41,6 +41,8 @@ from pyiceberg.types import (
 
 from iceberg_manager.checks import Check
 from iceberg_manager.errors import SpecError
+from iceberg_manager.landing.policy import PROPERTY as LANDING_PROPERTY
+from iceberg_manager.landing.policy import LandingPolicy
 from iceberg_manager.names import TableName, did_you_mean
 
 WriteMode = Literal["append", "overwrite", "overwrite_partitions", "merge", "delete_insert"]
@@ -194,7 +196,7 @@ class TableSpec:
 
     ``key`` names the columns that make a row unique: a merge needs it, and a check watches it. ``delete_where`` is the
     SQL condition whose rows a ``delete_insert`` replaces. With ``audit``, rows are written to a branch and published only
-    if every check of severity error holds.
+    if every check of severity error holds. ``landing`` says how files that arrive for the table are taken in.
     """
 
     name: str
@@ -209,6 +211,7 @@ class TableSpec:
     audit: bool = False
     maintenance: MaintenancePolicy = field(default_factory=MaintenancePolicy)
     properties: Mapping[str, str] = field(default_factory=dict)
+    landing: LandingPolicy | None = None
 
     def __post_init__(self) -> None:
         TableName.parse(self.name)
@@ -236,6 +239,8 @@ class TableSpec:
             raise SpecError(f"{self.name}: two checks are named {twice[0]!r}; give one of them another name.")
         if self.write_mode == "overwrite_partitions" and not self.partition_by:
             raise SpecError(f"{self.name}: write_mode overwrite_partitions needs partition_by.")
+        if self.landing and self.write_mode != "append":
+            raise SpecError(f"{self.name}: files that land are added, so write_mode is append, not {self.write_mode}.")
         _ = self.iceberg_schema, self.partition_spec, self.sort_order
         self._refuse_misfit_policy()
 
@@ -305,6 +310,7 @@ class TableSpec:
             "write.update.mode": "copy-on-write",
             "write.merge.mode": "copy-on-write",
             **self.maintenance.properties(),
+            **({LANDING_PROPERTY: self.landing.to_property()} if self.landing else {}),
             **self.properties,
         }
 

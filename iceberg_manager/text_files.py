@@ -27,8 +27,17 @@ _QUOTED = {mark: re.compile(rb'(?:(?<=[%s\n])|\A)"(?:[^"]|"")*("|\Z)' % re.escap
 class TextFile:
     """A CSV or JSON file, block by block. Line numbers are those of the file (for a JSON array: of its elements)."""
 
-    def __init__(self, file: SourceFile, fitting: Fitting, bad_line: BadLine) -> None:
+    def __init__(
+        self,
+        file: SourceFile,
+        fitting: Fitting,
+        bad_line: BadLine,
+        line_bytes: int = LINE_BYTES,
+        may_be_empty: bool = False,
+    ) -> None:
         self.file, self.fitting, self.bad_line = file, fitting, bad_line
+        self.line_bytes, self.may_be_empty = line_bytes, may_be_empty
+        self.bad_record = b""
         self.mark = b"\t" if file.form == "tsv" else b","
         self.is_csv = file.form in ("csv", "tsv")
         self.names: list[str] = []  # a JSON file's grow as it is read: every line may name others
@@ -67,7 +76,7 @@ class TextFile:
                 for batch in self._salvage(block, line):
                     found = found or batch.num_rows > 0
                     yield batch
-            if not found and not self.bad_lines:
+            if not found and not self.bad_lines and not self.may_be_empty:
                 raise DataError(f"{self.file.name} has no rows; nothing was written.")
 
     def _blocks(self) -> Iterator[tuple[int, bytes]]:
@@ -81,10 +90,10 @@ class TextFile:
                     yield self.line, block
                 return
             end = self._end(block)
-            if end < 0 and len(block) > LINE_BYTES:
+            if end < 0 and len(block) > self.line_bytes:
                 raise DataError(
-                    f"{self.file.name}, line {self.line}: longer than {LINE_BYTES // 1024**2} MB, or a quote that is never "
-                    "closed; nothing was written."
+                    f"{self.file.name}, line {self.line}: longer than {self.line_bytes // 1024**2} MB, or a quote that is "
+                    "never closed; nothing was written."
                 )
             self.rest = block[max(end, 0) :]
             if end > 0:
@@ -113,7 +122,7 @@ class TextFile:
                 element, at = decoder.raw_decode(buffer, at)
             except json.JSONDecodeError as error:
                 more = self.file.read(BLOCK_BYTES)
-                if not more or len(buffer) - at > LINE_BYTES:
+                if not more or len(buffer) - at > self.line_bytes:
                     raise DataError(
                         f"{self.file.name}, element {number + 1}: {error.msg.lower()}; nothing was written."
                     ) from error
@@ -168,6 +177,7 @@ class TextFile:
         except MisfitError as misfit:
             if len(records) == 1:
                 self.bad_lines += 1
+                self.bad_record = records[0][1]
                 self.bad_line(records[0][0], self._reason(records[0][1], misfit))
                 return
             yield from self._halved(records[: len(records) // 2])
@@ -239,7 +249,8 @@ def _parse_json(block: bytes, fitting: Fitting) -> pa.Table:
         pa.py_buffer(block),
         read_options=pajson.ReadOptions(block_size=len(block) + 1),
         parse_options=pajson.ParseOptions(
-            explicit_schema=pa.schema([_as_written(item) for item in fitting.arrow]), unexpected_field_behavior="error"
+            explicit_schema=pa.schema([_as_written(item) for item in fitting.arrow]),
+            unexpected_field_behavior=fitting.unexpected,
         ),
     )
 
@@ -269,9 +280,11 @@ def _json_reason(record: bytes, fitting: Fitting) -> str:
     if not isinstance(row, dict):
         return "a line must be an object with a value per column"
     for name in row:
-        if name not in fitting.arrow.names:
+        if name not in fitting.arrow.names and fitting.unexpected == "error":
             return f"the table has no column {name!r}.{did_you_mean(name, fitting.arrow.names)}".rstrip(".")
     for name, value in row.items():
+        if name not in fitting.arrow.names:
+            continue
         try:
             fit_values(pa.array([value]), fitting.arrow.field(name))
         except (MisfitError, pa.ArrowException) as misfit:

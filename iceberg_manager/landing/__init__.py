@@ -1,0 +1,1 @@
+"""Files that arrive in a folder or a bucket, committed to their table exactly once."""
