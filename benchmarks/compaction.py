@@ -1,14 +1,15 @@
-"""Compaction of 2,000 small files: ours on a warm Spark, against a process of its own that calls the procedure with its
-defaults, and against the floor of reading and writing the same bytes with pyarrow; what reading gains; and how it grows.
+"""Compaction of many small files: ours on a warm Spark, a plain ``spark-submit`` with defaults, and what pyarrow needs for the same bytes.
+
+All in one run. Then what reading gains, what a tick over many tables costs of which few need work, and how it grows.
+``python -m benchmarks.compaction [--files 2000] [--rows 2500] [--tables 200] [--quick]``
 """
 
 import argparse
+import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,156 +18,165 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
-from pyspark.sql import SparkSession
 
 from iceberg_manager import query, spark_server
+from iceberg_manager.arrow_files import arrow_schema
 from iceberg_manager.catalog import load_table, open_catalog
-from iceberg_manager.java import find_java
-from iceberg_manager.maintenance.runner import Runner, size
-from iceberg_manager.session import LakeSession, jar_conf, session_conf
-from iceberg_manager.settings import LakeSettings, load_settings
+from iceberg_manager.maintenance.upkeep import Upkeep
+from iceberg_manager.session import LakeSession, jar_conf, server_conf, session_conf
+from iceberg_manager.settings import LakeSettings
 from iceberg_manager.spec import TableSpec
 from iceberg_manager.tables import ensure_table
 
 COLUMNS = {"id": "long", "name": "string", "amount": "double", "at": "timestamptz"}
-FILES, ROWS, WARM_UP, TURNS = 2_000, 2_000, 3, 3
-GROWTH = (100, 1_000, 10_000)
-EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+READS = "SELECT count(*), sum(amount) FROM "
 
 
-def main() -> None:
-    given = argparse.ArgumentParser()
-    given.add_argument("--files", type=int, default=FILES)
-    given.add_argument("--plain", metavar="LAKE")
-    options = given.parse_args()
-    if options.plain:
-        _plain_job(load_settings(options.plain))
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        settings = LakeSettings(root=Path(folder) / "lake")
-        try:
-            with LakeSession(settings) as session:
-                _compare(settings, session.spark, options.files)
-                _grow(settings, session.spark)
-        finally:
-            spark_server.stop(settings.spark_server_dir, force=True)
+class Bench:
+    """A lake in a temporary folder, and the figures so far."""
+
+    def __init__(self, folder: Path) -> None:
+        self.settings = LakeSettings(root=folder)
+        self.catalog: Catalog = open_catalog(self.settings)
+        self.figures: dict[str, float] = {}
+
+    def say(self, what: str, figure: float) -> None:
+        self.figures[what] = round(figure, 3)
+        print(f"{what:<64} {figure:.2f}", flush=True)
+
+    def table(self, name: str, files: int, rows: int) -> list[str]:
+        """A table of so many files, added by one commit."""
+        table = ensure_table(self.catalog, self.settings, TableSpec(name, COLUMNS))
+        folder = Path(table.location()) / "data"
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = []
+        for number in range(files):
+            path = folder / f"{number:06}.parquet"
+            pq.write_table(_rows(rows, number), path, compression="zstd")
+            paths.append(str(path))
+        table.add_files(paths, check_duplicate_files=False)
+        return paths
 
 
-def _compare(settings: LakeSettings, spark: SparkSession, files: int) -> None:
-    catalog = open_catalog(settings)
-    fill(catalog, settings, "bench.small", files, ROWS)
-    scattered = load_table(catalog, "bench.small")
-    start = scattered.metadata.current_snapshot_id
-    assert start is not None
-    before = _reads(settings, spark, catalog)
-    floor = statistics.median(_time(lambda: _rewrite_with_pyarrow(catalog, settings)) for _ in range(TURNS))
-
-    def once() -> float:
-        seconds = _time(lambda: Runner(spark, catalog).compact("bench.small"))
-        assert size(load_table(catalog, "bench.small")).files < files / 10
-        return seconds
-
-    times = []
-    for _ in range(WARM_UP + TURNS):
-        _back(catalog, start)
-        times.append(once())
-    ours, after = statistics.median(times[WARM_UP:]), _reads(settings, spark, catalog)
-    _back(catalog, start)
-    plain = _time(lambda: _spark_submit(settings))
-    assert size(load_table(catalog, "bench.small")).files < files / 10
-    megabytes = size(scattered).bytes / 1e6
-    print(f"| {files:,} files, {megabytes:.0f} MB | seconds | against ours | goal |\n|---|---:|---:|---:|")
-    print(f"| ours, warm, median of {TURNS} | {ours:.1f} | 1 | |")
-    print(f"| ours, the first in a new server | {times[0]:.1f} | {times[0] / ours:.1f} | |")
-    print(f"| plain `rewrite_data_files` in a new Spark, whole process | {plain:.1f} | {plain / ours:.1f} | 3 |")
-    print(f"| floor: pyarrow reads and writes the same | {floor:.1f} | ours is {ours / floor:.1f} of it | 2.5 |")
-    print("\n| reading all of it, ms | before | after | faster by |\n|---|---:|---:|---:|")
-    for engine in before:
-        was, now = before[engine] * 1000, after[engine] * 1000
-        print(f"| {engine} | {was:.0f} | {now:.0f} | {was / now:.1f} times |", flush=True)
+def _rows(count: int, seed: int) -> pa.Table:
+    chance = np.random.default_rng(seed)
+    data = {
+        "id": np.arange(seed * count, (seed + 1) * count),
+        "name": [f"name {value:x}" for value in chance.integers(0, 1 << 40, count)],
+        "amount": chance.random(count),
+        "at": pa.array(chance.integers(0, 2_592_000_000_000, count), pa.timestamp("us", tz="UTC")),
+    }
+    return pa.table(data).cast(arrow_schema(TableSpec("t", COLUMNS).iceberg_schema))
 
 
-def _grow(settings: LakeSettings, spark: SparkSession) -> None:
-    print("\n| files of 200 rows | seconds | ms a file |\n|---:|---:|---:|")
-    catalog = open_catalog(settings)
-    for files in GROWTH:
-        fill(catalog, settings, f"bench.grown{files}", files, 200)
-        seconds = _time(lambda name=f"bench.grown{files}": Runner(spark, catalog).compact(name))  # type: ignore[misc]
-        print(f"| {files:,} | {seconds:.1f} | {1000 * seconds / files:.1f} |", flush=True)
-
-
-def fill(catalog: Catalog, settings: LakeSettings, name: str, files: int, rows: int) -> None:
-    """A table as a busy writer would leave it: many small files."""
-    table = ensure_table(catalog, settings, TableSpec(name, COLUMNS))
-    folder, random = Path(table.location()) / "data", np.random.default_rng(0)
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for number in range(files):
-        names = [f"name {one:012d}" for one in random.integers(0, 10**12, rows)]
-        at = pa.array(random.integers(1_700_000_000_000_000, 1_800_000_000_000_000, rows), pa.timestamp("us", "UTC"))
-        columns = {"id": np.arange(number * rows, (number + 1) * rows), "name": names, "amount": random.random(rows)}
-        paths.append(str(folder / f"small-{number}.parquet"))
-        pq.write_table(pa.table({**columns, "at": at}), paths[-1])
-    table.add_files(paths)
-
-
-def _rewrite_with_pyarrow(catalog: Catalog, settings: LakeSettings) -> None:
-    """What any rewrite has to do at least, with both cores busy."""
-    planned = load_table(catalog, "bench.small").scan().plan_files()
-    paths, halves = [task.file.file_path for task in planned], os.cpu_count() or 2
-
-    def go(part: int) -> None:
-        read = pa.concat_tables([pq.read_table(path, use_threads=False) for path in paths[part::halves]])
-        pq.write_table(read, settings.root / f"floor-{part}.parquet", compression="zstd")
-
-    threads = [threading.Thread(target=go, args=(part,)) for part in range(halves)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def _spark_submit(settings: LakeSettings) -> None:
-    """A process of its own, as a cron job would start it."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
-    environment = kept | {"JAVA_HOME": str(find_java())}
-    command = [sys.executable, "-m", "benchmarks.compaction", "--plain", str(settings.root)]
-    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
-def _plain_job(settings: LakeSettings) -> None:
-    builder = SparkSession.builder.master("local[*]").config("spark.ui.enabled", "false")
-    conf = jar_conf(settings) | session_conf(settings) | {"spark.sql.extensions": EXTENSIONS}
-    for key, value in conf.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sql(f"CALL {settings.catalog.name}.system.rewrite_data_files(table => 'bench.small')").collect()
-    spark.stop()
-
-
-def _reads(settings: LakeSettings, spark: SparkSession, catalog: Catalog) -> dict[str, float]:
-    """The same sum in both engines; the better of three, so that caches are warm on both sides."""
-    scan = query.scan(load_table(catalog, "bench.small"))
-    with query.connect(settings) as duck:
-        return {
-            "DuckDB": min(
-                _time(lambda: duck.execute(f"SELECT sum(amount), max(name) FROM {scan}").fetchall()) for _ in range(3)
-            ),
-            "Spark": min(
-                _time(lambda: spark.sql("SELECT sum(amount), max(name) FROM bench.small").collect()) for _ in range(3)
-            ),
-        }
-
-
-def _back(catalog: Catalog, snapshot: int) -> None:
-    with load_table(catalog, "bench.small").manage_snapshots() as manage:
-        manage.set_current_snapshot(snapshot)
-
-
-def _time(work: Callable[[], object]) -> float:
+def seconds(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
+
+
+def ours(bench: Bench, tables: list[str], everything: bool = False) -> None:
+    with Upkeep(bench.settings, bench.catalog) as upkeep:
+        done = list(upkeep.run(upkeep.plan(upkeep.tables([] if everything else tables), ["compact"]).actions))
+    assert not any(one.error for one in done), done
+    assert {one.table for one in done} == set(tables), done
+
+
+def plain(bench: Bench, table: str) -> None:
+    """What a user would type without us: a JVM of its own and the procedure's defaults."""
+    settings = bench.settings
+    script = bench.settings.root / "plain.py"
+    script.write_text(
+        "from pyspark.sql import SparkSession\n"
+        "spark = SparkSession.builder.getOrCreate()\n"
+        f"print(spark.sql(\"CALL {settings.catalog.name}.system.rewrite_data_files(table => '{table}')\").first())\n"
+    )
+    conf = {**server_conf(settings), **jar_conf(settings), **session_conf(settings)}
+    conf.pop("spark.sql.shuffle.partitions", None)
+    arguments = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
+    home = Path(sys.executable).parent
+    command = [str(home / "spark-submit"), "--master", "local[*]", *arguments, str(script)]
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
+    subprocess.run(command, check=True, capture_output=True, env={**kept, "PYSPARK_PYTHON": sys.executable})
+
+
+def floor(paths: list[str], target: Path) -> None:
+    """The same bytes read and written, by as many threads as pyarrow takes."""
+    pq.write_table(pq.read_table(paths), target, compression="zstd")
+
+
+def compaction(bench: Bench, files: int, rows: int) -> None:
+    names = ["bench.warm_up", "bench.ours", "bench.plain"]
+    bench.table(names[0], 20, 100)
+    paths = [bench.table(name, files, rows) for name in names[1:]]
+    bench.say(f"MB in {files} files", sum(Path(path).stat().st_size for path in paths[0]) / 1e6)
+    bare = seconds(lambda: floor(paths[0], bench.settings.root / "floor.parquet"))
+    before = reading(bench, "bench.ours", "before")
+    ours(bench, ["bench.warm_up"])
+    mine = seconds(lambda: ours(bench, ["bench.ours"]))
+    after = reading(bench, "bench.ours", "after")
+    other = seconds(lambda: plain(bench, "bench.plain"))
+    bench.say("pyarrow reads and writes the same bytes, s", bare)
+    bench.say("ours, warm, s", mine)
+    bench.say("plain spark-submit, s", other)
+    bench.say("plain / ours (at least 3)", other / mine)
+    bench.say("ours / pyarrow (at most 2.5)", mine / bare)
+    for engine, took in before.items():
+        bench.say(f"reading by {engine}: before / after", took / after[engine])
+
+
+def reading(bench: Bench, name: str, when: str) -> dict[str, float]:
+    table = load_table(bench.catalog, name)
+    with query.connect(bench.settings) as duckdb, LakeSession(bench.settings) as session:
+        session.spark.sql("SELECT 1").collect()
+        found = {
+            "DuckDB": seconds(lambda: duckdb.execute(READS + query.scan(table)).fetchall()),
+            "Spark": seconds(lambda: session.spark.sql(f"{READS} {bench.settings.catalog.name}.{name}").collect()),
+        }
+    for engine, took in found.items():
+        bench.say(f"reading by {engine} {when}, s", took)
+    return found
+
+
+def tick(bench: Bench, tables: int, files: int, rows: int) -> None:
+    """A tick over many tables of which five need work, against those five alone."""
+    needy = [f"tick.needy{number}" for number in range(10)]
+    for name in needy:
+        bench.table(name, files, rows)
+    alone = seconds(lambda: ours(bench, needy[:5]))
+    for number in range(tables - 5):
+        bench.table(f"tick.fine{number}", 1, 10)
+    among = seconds(lambda: ours(bench, needy[5:], everything=True))
+    bench.say("five tables that need work, alone, s", alone)
+    bench.say(f"the same among {tables} tables, s", among)
+    bench.say("among all / alone (at most 1.2)", among / alone)
+
+
+def growth(bench: Bench, sizes: list[int]) -> None:
+    for files in sizes:
+        bench.table(f"grow.f{files}", files, 100)
+        bench.say(f"compaction of {files} files of 100 rows, s", seconds(lambda: ours(bench, [f"grow.f{files}"])))  # noqa: B023
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--files", type=int, default=2000)
+    parser.add_argument("--rows", type=int, default=2500)
+    parser.add_argument("--tables", type=int, default=200)
+    parser.add_argument("--quick", action="store_true", help="small sizes: whether it runs, not how fast")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args(arguments)
+    files, rows, tables = (40, 100, 10) if options.quick else (options.files, options.rows, options.tables)
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder))
+        try:
+            tick(bench, tables, min(files, 200), rows)
+            compaction(bench, files, rows)
+            growth(bench, [10, 40] if options.quick else [100, 1_000, 10_000])
+        finally:
+            spark_server.stop(bench.settings.spark_server_dir, force=True)
+    if options.json:
+        options.json.write_text(json.dumps(bench.figures, indent=1))
 
 
 if __name__ == "__main__":

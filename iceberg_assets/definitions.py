@@ -1,7 +1,7 @@
 """The composition root: every table under ``iceberg_assets.tables``, with its resources, jobs and schedule.
 
 Loading it touches neither Spark nor the network. Runs execute in one process, so that all tables of a run share one
-Spark session. ``ICEBERG_ASSETS_AUTOSTART=1`` (as in ``make dev``) switches schedules on.
+Spark session. ``ICEBERG_ASSETS_AUTOSTART=1`` (as in ``make dev``) switches schedules and sensors on.
 """
 
 import os
@@ -9,14 +9,15 @@ import os
 import dagster as dg
 
 from iceberg_assets import tables
+from iceberg_assets.maintenance import health_check, maintain_job, schedules
+from iceberg_assets.table import declared_specs
 from resources import LakeDuckDBResource, LakeResource, SparkResource
+from sensors.table_health import table_health_sensor
 
 LAYERS = ("raw", "shop", "marts")
-SWITCH = (
-    dg.DefaultScheduleStatus.RUNNING
-    if os.environ.get("ICEBERG_ASSETS_AUTOSTART") == "1"
-    else dg.DefaultScheduleStatus.STOPPED
-)
+AUTOSTART = os.environ.get("ICEBERG_ASSETS_AUTOSTART") == "1"
+SWITCH = dg.DefaultScheduleStatus.RUNNING if AUTOSTART else dg.DefaultScheduleStatus.STOPPED
+SENSOR_SWITCH = dg.DefaultSensorStatus.RUNNING if AUTOSTART else dg.DefaultSensorStatus.STOPPED
 
 
 def build() -> dg.Definitions:
@@ -31,11 +32,16 @@ def build() -> dg.Definitions:
     daily = dg.build_schedule_from_partitioned_job(
         everything, name="materialize_lake__daily", hour_of_day=1, default_status=SWITCH
     )
+    specs = declared_specs(assets)
+    maintain = maintain_job(specs, [daily])
+    policies = {name: spec.maintenance for name, spec in specs.items()}
     lake = LakeResource()
     return dg.Definitions(
         assets=assets,
-        jobs=[*layer_jobs, everything],
-        schedules=[daily],
+        asset_checks=[health_check(spec) for spec in specs.values()],
+        jobs=[*layer_jobs, everything, maintain],
+        schedules=[daily, *schedules(maintain, specs, SWITCH)],
+        sensors=[table_health_sensor(maintain, policies, [daily], SENSOR_SWITCH)],
         resources={"lake": lake, "spark": SparkResource(lake=lake), "duckdb": LakeDuckDBResource(lake=lake)},
         executor=dg.in_process_executor,
     )

@@ -8,7 +8,7 @@ first of its retries), the asset, the partition and the code.
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -101,6 +101,13 @@ def iceberg_table(
 def table_spec(asset: dg.AssetsDefinition) -> TableSpec | None:
     """The spec behind an asset, or None for one that was not made here."""
     return _specs.get(asset)
+
+
+def declared_specs(assets: Iterable[object]) -> dict[str, TableSpec]:
+    """The specs of those among these assets that are tables, by the table's name. Dagster hands out copies of assets."""
+    specs = {asset.key: spec for asset, spec in _specs.items()}
+    keys = [asset.key for asset in assets if isinstance(asset, dg.AssetsDefinition)]
+    return {specs[key].name: specs[key] for key in keys if key in specs}
 
 
 class _Table:

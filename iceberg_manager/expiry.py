@@ -1,8 +1,9 @@
 """Expires snapshots and deletes the files that only they needed, without a JVM.
 
-Deciding is apart from doing: `plan` is a pure function of metadata, retention and now. `expire` first commits metadata
-without the snapshots (and before it the data versions that would be forgotten with them), then, from that very metadata, works out which files nothing reaches any more, and deletes those.
-A crash after the commit leaves files that no snapshot names (orphan removal finds them), never a snapshot without files.
+Deciding is apart from doing: `plan` is a pure function of metadata, retention and now. `expire` first notes data versions
+that would be forgotten, then commits metadata without the snapshots, then works out, from that very metadata, which files
+nothing reaches any more, and deletes those. A crash after the commit leaves files that no snapshot names (orphan removal
+finds them), never a snapshot without files.
 """
 
 from collections import Counter

@@ -1,8 +1,8 @@
 """What earlier maintenance did, one JSON line an outcome, in the lake's folder: what the planner learns from (ADR 6).
 
 Lines are appended whole. The file is cut to its newest half when it has grown past ``MOST`` lines, into a new file that
-replaces it. A crash loses at most the line being written, or leaves the file uncut. A line that cannot be read is passed over:
-what is lost here is experience, never data.
+replaces it. A crash loses at most the line being written, or leaves the file uncut. A line that cannot be read is passed
+over: what is lost here is experience, never data.
 """
 
 import fcntl

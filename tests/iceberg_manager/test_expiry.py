@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from iceberg_manager import expiry, references
+from iceberg_manager import cursors, expiry, references
 from iceberg_manager.catalog import load_table, open_catalog
-from iceberg_manager.history import main_line
+from iceberg_manager.history import data_version, main_line
+from iceberg_manager.needs import needed_snapshots
 from iceberg_manager.settings import LakeSettings
 from iceberg_manager.spec import MaintenancePolicy, TableSpec
 from iceberg_manager.tables import ensure_table
@@ -145,7 +146,7 @@ STEPS = st.lists(
         st.tuples(st.just("append"), st.integers(0, 99)),
         st.tuples(st.just("overwrite"), st.integers(0, 99)),
         st.tuples(st.just("delete"), st.integers(0, 99)),
-        st.tuples(st.sampled_from(["tag", "branch", "rollback"]), st.integers(0, 99)),
+        st.tuples(st.sampled_from(["tag", "branch", "rollback", "cursor"]), st.integers(0, 99)),
     ),
     min_size=2,
     max_size=8,
@@ -169,11 +170,18 @@ def test_whatever_happened_nothing_reachable_is_lost_and_nothing_else_stays(
         heads = {ref.snapshot_id for ref in table.metadata.refs.values()}
         orphans = physical(table) - reachable(table)
 
-        expiry.expire(load, expiry.plan(table, NOTHING, now=later()))
+        needed = needed_snapshots(table)
+        unread = {one for one in needed if one in model}
+        version = data_version(table)
+
+        expiry.expire(load, expiry.plan(table, NOTHING, needed=needed, now=later()))
 
         table = load()
+        assert data_version(table) == version
         kept = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
-        assert kept >= heads | set(line[:keep])
+        assert kept >= heads | set(line[:keep]) | unread
+        for cursor in cursors.cursors(table):
+            assert cursor.snapshot_id not in line or kept >= set(line[: line.index(cursor.snapshot_id) + 1])
         assert {one: ids(table, one) for one in kept} == {one: model[one] for one in kept}
         assert reachable(table) <= physical(table)
         assert physical(table) - reachable(table) == orphans, "orphans of before, and no new ones"
@@ -189,6 +197,8 @@ def _do(load: partial[Table], step: str, value: int, number: int) -> None:
         table.overwrite(rows(value, value + 1))
     elif step == "delete":
         table.delete(f"id = {value}")
+    elif step == "cursor":
+        cursors.move(load, f"reader{value % 3}", chosen)
     elif step == "tag":
         references.tag(load, f"tag{number}", chosen)
     elif step == "branch":
