@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-ALL = ("pipeline", "wrapper", "cli", "reads", "writes", "generate", "health", "wal")
+ALL = ("pipeline", "wrapper", "cli", "reads", "writes", "generate", "health", "wal", "landing")
 
 
 def main() -> int:

@@ -105,6 +105,15 @@ def run_pass(dock: Dock, step: str, how: str = "copy") -> "subprocess.Popen[str]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3])
 
 
+def end(process: "subprocess.Popen[str]", after: float = 0) -> None:
+    """Kill it at some moment after it began to work."""
+    with process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(after)
+        process.kill()
+
+
 @pytest.mark.faults
 @pytest.mark.parametrize("how", ["copy", "register"])
 @pytest.mark.parametrize("step", STEPS)
@@ -112,8 +121,8 @@ def test_kill_9_at_any_step_is_finished_by_the_next_pass(dock: Dock, step: str, 
     dock.landing(how=how)
     for number in range(3):
         send(dock, how, number)
-    process = run_pass(dock, step, how)
-    assert process.wait(60) == -signal.SIGKILL
+    with run_pass(dock, step, how) as process:
+        assert process.wait(60) == -signal.SIGKILL
     dock.run(how=how)
     assert dock.ids() == [0, 1, 2]
     assert dock.left == []
@@ -132,22 +141,12 @@ def test_random_kills_with_producers_lose_and_repeat_nothing(dock: Dock) -> None
                 path = dock.drop(f".{sent}.writing", whole)
                 path.rename(dock.folder / f"{producer}-{sent}.csv")
                 sent += 1
-            time.sleep(dice.uniform(0.02, 0.25))
-            which = dice.randrange(len(processes))
-            processes[which].kill()
-            processes[which].wait()
+            end(processes[0], after=dice.uniform(0, 0.6))
             kills += 1
-            processes[which] = run_pass(dock, "loop")
-            if kills % 5 == 0:
-                assert processes[which].stdout is not None
-                processes[which].stdout.readline()
-                time.sleep(dice.uniform(0.1, 1.5))
+            processes = [processes[1], run_pass(dock, "loop")]
     finally:
         for process in processes:
-            process.kill()
-            process.wait()
-            if process.stdout:
-                process.stdout.close()
+            end(process)
     for _ in range(2):
         dock.run()
     assert dock.ids() == list(range(sent * 2))
