@@ -64,6 +64,7 @@ def landed_table(
         deps=deps,
         group_name="_".join(spec.table.namespace),
         owners=owners,
+        backfill_policy=dg.BackfillPolicy.single_run(),
         kinds={"iceberg", "pyspark"},
         metadata=definition_metadata(spec),
         check_specs=[
