@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-ALL = ("pipeline", "wrapper", "cli", "reads", "writes", "generate", "health", "compaction", "wal")
+ALL = ("pipeline", "wrapper", "cli", "reads", "writes", "generate", "health", "compaction", "landing", "wal")
 
 
 def main() -> int:

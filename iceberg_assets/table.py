@@ -98,6 +98,11 @@ def iceberg_table(
     return decorate
 
 
+def remember_spec(asset: dg.AssetsDefinition, spec: TableSpec) -> None:
+    """So that other tables can read from an asset that was made elsewhere."""
+    _specs[asset] = spec
+
+
 def table_spec(asset: dg.AssetsDefinition) -> TableSpec | None:
     """The spec behind an asset, or None for one that was not made here."""
     return _specs.get(asset)

@@ -33,8 +33,18 @@ def shop_exports(context: dg.AssetExecutionContext, lake: LakeResource) -> dg.Ma
         for name, text in Export(date.fromisoformat(day), revision).files().items():
             (place / name).write_text(text)
             written += len(text)
+        _drop_web_events(lake.settings, Export(date.fromisoformat(day), revision, orders_per_day=60))
         (place / "revision").write_text(str(revision))
     return dg.MaterializeResult(metadata={"bytes": written, "days": len(context.partition_keys)})
+
+
+def _drop_web_events(lake: LakeSettings, export: Export) -> None:
+    """A file for ``raw.web_events`` to take in. It appears whole: written under a hidden name, then renamed."""
+    place = Path(lake.landing_location) / "raw" / "web_events"
+    place.mkdir(parents=True, exist_ok=True)
+    name = f"{export.day}-{export.revision}.jsonl"
+    (place / f".{name}").write_text(export.files()["events.jsonl"])
+    (place / f".{name}").rename(place / name)
 
 
 def _next_revision(place: Path) -> int:

@@ -6,9 +6,11 @@ import dagster as dg
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from iceberg_assets.landing import landed_table
 from iceberg_assets.table import iceberg_table
 from iceberg_assets.tables.exports import DAYS, folder, shop_exports
 from iceberg_manager.checks import row_count
+from iceberg_manager.landing.policy import LandingPolicy
 from iceberg_manager.settings import LakeSettings
 from iceberg_manager.spec import MaintenancePolicy, TableSpec
 
@@ -97,6 +99,21 @@ def orders(context: dg.AssetExecutionContext, spark: SparkSession, lake: LakeSet
 def events(context: dg.AssetExecutionContext, spark: SparkSession, lake: LakeSettings) -> DataFrame:
     """Clicks as the tracker sent them, duplicates included."""
     return spark.read.json(_files(context, lake, "events.jsonl"))
+
+
+web_events_landing = landed_table(
+    TableSpec(
+        "raw.web_events",
+        schema={"event_id": "string", "customer_id": "long", "page": "string", "occurred_at": "timestamptz"},
+        description="Clicks as the web servers drop them, file by file.",
+        partition_by=["day(occurred_at)"],
+        maintenance=RAW,
+        landing=LandingPolicy(completeness="rename"),
+    ),
+    deps=[shop_exports],
+    owners=["team:web"],
+)
+web_events = web_events_landing.asset
 
 
 def _files(context: dg.AssetExecutionContext, lake: LakeSettings, name: str) -> list[str]:

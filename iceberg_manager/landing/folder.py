@@ -7,6 +7,7 @@ is whole by nature. A local folder can be locked for one pass at a time; a bucke
 import errno
 import fcntl
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -135,7 +136,7 @@ class LocalFolder(Folder):
     def write(self, name: str, content: bytes) -> None:
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.tmp")
+        temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}-{threading.get_ident()}.tmp")
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()

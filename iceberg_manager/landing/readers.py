@@ -4,16 +4,19 @@ A file that cannot be read to its end is a BadFileError with the reason; nothing
 that does not fit is handed to ``reject``; what is yielded holds no bad row.
 """
 
+import csv
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
 
-from iceberg_manager.errors import InputError, first_line
+from iceberg_manager.errors import DataError, InputError, NotFoundError, first_line
 from iceberg_manager.fitting import Fitting, MisfitError
 from iceberg_manager.landing.folder import Folder
 from iceberg_manager.landing.policy import LandingPolicy
@@ -88,15 +91,32 @@ class LandedFile:
             known = ", ".join(FORMATS)
             raise BadFileError(name, f"its name ends in no known format: {known}, also packed as .gz or .zst")
         self.form = form
+        self._handles: list[Any] = []
 
     def schema(self) -> pa.Schema:
         """The columns it has; of a text file those that its beginning shows."""
         with self._reading():
             if self.form in ("orc", "avro"):
                 return self._binary()[0]
-            source = self._source()
-            return binary_batches(source)[0] if self.form in ("parquet", "arrow") else sniffed(source)
+            if self.form in ("parquet", "arrow"):
+                return binary_batches(self._source())[0]
+            try:
+                return sniffed(self._source())
+            except DataError:
+                return self._first_names()
         raise AssertionError("reading either returns or raises")
+
+    def _first_names(self) -> pa.Schema:
+        """Of a text file whose beginning has broken lines: the columns that its first sound line names, as text."""
+        head = self._source().read(_PIECE).removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace").lstrip()
+        if self.form in ("csv", "tsv"):
+            names = next(csv.reader(head.splitlines()[:1], delimiter="\t" if self.form == "tsv" else ","), [])
+            return pa.schema([(name.strip(), pa.string()) for name in names])
+        for line in head.splitlines():
+            with suppress(ValueError):
+                if isinstance(row := json.loads(line), dict):
+                    return pa.schema([(str(name), pa.string()) for name in row])
+        raise BadFileError(self.name, "its beginning holds no valid JSON")
 
     def batches(self, fitting: Fitting, reject: OnReject) -> Iterator[pa.RecordBatch]:
         """Its rows as the table has them."""
@@ -142,7 +162,11 @@ class LandedFile:
             batch, seen = batch.slice(at + 1), seen + at + 1
 
     def _source(self) -> SourceFile:
-        source = SourceFile(_Named(self.folder.open(self.name), self.name), self.form)  # type: ignore[arg-type]
+        if self.folder.local:
+            source = SourceFile(self.folder.uri(self.name), self.form)
+            self._handles.append(source.raw.rest)
+        else:
+            source = SourceFile(_Named(self._open(), self.name), self.form)  # type: ignore[arg-type]
         source.slack, source.ratio = _SLACK, self.policy.max_unpack_ratio
         self._check_magic(source.raw.head)
         return source
@@ -166,45 +190,61 @@ class LandedFile:
     def _orc(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         from pyarrow import orc
 
-        file = orc.ORCFile(pa.PythonFile(self.folder.open(self.name), "r"))
+        file = orc.ORCFile(pa.PythonFile(self._open(), "r"))
         return file.schema, (file.read_stripe(number) for number in range(file.nstripes))
 
     def _avro(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """By DuckDB, in a stream; from a bucket, Polars reads it whole."""
-        if not self.folder.local:
-            import polars
-
-            table = polars.read_avro(self.folder.open(self.name)).to_arrow()
-            return table.schema, iter(table.to_batches())
+        """By DuckDB, in a stream; from a bucket, or where DuckDB finds names too odd, by Polars, which reads it whole."""
         import duckdb
 
         from iceberg_manager.query import load_avro
 
-        connection = duckdb.connect()
-        load_avro(connection)
-        path = self.folder.uri(self.name).translate(_GLOB)
+        if self.folder.local:
+            connection = duckdb.connect()
+            load_avro(connection)
+            path = self.folder.uri(self.name).translate(_GLOB)
+            try:
+                reader = connection.execute("SELECT * FROM read_avro(?)", [path]).to_arrow_reader(BATCH_ROWS)
+                return reader.schema, _closing(reader, connection)
+            except duckdb.Error:
+                connection.close()
+        return self._avro_whole()
+
+    def _avro_whole(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        import polars
+
         try:
-            reader = connection.execute("SELECT * FROM read_avro(?)", [path]).to_arrow_reader(BATCH_ROWS)
-        except duckdb.Error as error:
+            table = polars.read_avro(self._open()).to_arrow()
+        except polars.exceptions.PolarsError as error:
             raise BadFileError(self.name, f"not a sound avro file: {first_line(error)}") from error
-        return reader.schema, _closing(reader, connection)
+        return table.schema, iter(table.to_batches())
+
+    def _open(self) -> Any:
+        self._handles.append(self.folder.open(self.name))
+        return self._handles[-1]
 
     def _reading(self) -> "_Reading":
-        return _Reading(self.name)
+        return _Reading(self.name, self.folder.uri(self.name), self._handles)
 
 
 class _Reading:
-    """Translates whatever goes wrong while a file is read into the reason for which it is refused."""
+    """Translates whatever goes wrong while a file is read into the reason for which it is refused; closes it behind."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, address: str, handles: list[Any]) -> None:
+        self.name, self.address, self.handles = name, address, handles
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
-        if isinstance(error, InputError | pa.ArrowException | UnicodeError):
-            raise BadFileError(self.name, _without_name(first_line(error), self.name)) from error
+        while self.handles:
+            self.handles.pop().close()
+        if isinstance(error, InputError | pa.ArrowException | UnicodeError) and not isinstance(error, NotFoundError):
+            said = first_line(error).replace(self.address, self.name)
+            line = re.search(r", line (\d+):", said)
+            raise BadFileError(self.name, _without_name(said, self.name), int(line[1]) if line else None) from error
+        if isinstance(error, NotFoundError):
+            raise FileNotFoundError(self.address) from error
         if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
             raise BadFileError(self.name, f"it cannot be read: {first_line(error)}") from error
 

@@ -48,7 +48,7 @@ def test_the_tour_runs_twice_and_each_time_ends_with_the_tables_and_a_look_back(
     assert "--partition-range" not in second
     for said in (first, second):
         rows = dict(re.findall(r"^((?:raw|shop|marts)\.\w+) +([\d,]+)", said, re.MULTILINE))
-        assert len(rows) == 12
+        assert len(rows) == 13
         assert "0" not in rows.values()
         now, before = re.findall(r"snapshot \d+ +(.+)$", said, re.MULTILINE)
         assert now != before
