@@ -9,7 +9,9 @@ import os
 import dagster as dg
 
 from iceberg_assets import tables
+from iceberg_assets.adoption import adopted_assets
 from resources import LakeDuckDBResource, LakeResource, SparkResource
+from sensors.foreign_commits import foreign_commits
 
 LAYERS = ("raw", "shop", "marts")
 SWITCH = (
@@ -32,10 +34,14 @@ def build() -> dg.Definitions:
         everything, name="materialize_lake__daily", hour_of_day=1, default_status=SWITCH
     )
     lake = LakeResource()
+    declared = [key for asset in assets if isinstance(asset, dg.AssetsDefinition) for key in asset.keys]
+    adopted = adopted_assets(lake, declared)
+    follow = foreign_commits([*declared, *(spec.key for spec in adopted)], SWITCH is dg.DefaultScheduleStatus.RUNNING)
     return dg.Definitions(
-        assets=assets,
+        assets=[*assets, *adopted],
         jobs=[*layer_jobs, everything],
         schedules=[daily],
+        sensors=[follow],
         resources={"lake": lake, "spark": SparkResource(lake=lake), "duckdb": LakeDuckDBResource(lake=lake)},
         executor=dg.in_process_executor,
     )

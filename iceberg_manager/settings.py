@@ -95,6 +95,13 @@ class SparkSettings(_Section):
         return self
 
 
+class TablesSettings(_Section):
+    """Which tables of the catalog are adopted as assets: patterns such as ``shop.*``, compared with ``namespace.table``."""
+
+    include: tuple[str, ...] = ("*",)
+    exclude: tuple[str, ...] = ()
+
+
 class LakeSettings(_Section):
     """A whole lake. ``root`` is its folder; the rest has a sensible place under it."""
 
@@ -104,6 +111,7 @@ class LakeSettings(_Section):
     catalog: CatalogSettings = CatalogSettings()
     s3: S3Settings | None = None
     spark: SparkSettings = SparkSettings()
+    tables: TablesSettings = TablesSettings()
 
     @model_validator(mode="after")
     def _s3_is_for_s3(self) -> "LakeSettings":
@@ -252,7 +260,7 @@ def _refuse_unknown_keys(
 
 
 _SECTIONS: dict[str, type[BaseModel]] = {
-    section.__name__: section for section in (CatalogSettings, S3Settings, SparkSettings)
+    section.__name__: section for section in (CatalogSettings, S3Settings, SparkSettings, TablesSettings)
 }
 
 
