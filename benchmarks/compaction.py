@@ -1,4 +1,4 @@
-"""Compaction of many small files: ours on a warm Spark, a plain ``spark-submit`` with defaults, and what pyarrow needs for the same bytes.
+"""Compaction of many small files: ours on a warm Spark, a plain ``spark-submit``, and pyarrow with the same bytes.
 
 All in one run. Then what reading gains, what a tick over many tables costs of which few need work, and how it grows.
 ``python -m benchmarks.compaction [--files 2000] [--rows 2500] [--tables 200] [--quick]``

@@ -204,7 +204,8 @@ class _Table:
         self, table: Table, result: CommitResult, outcomes: Sequence[CheckOutcome], pins: dict[str, int]
     ) -> dg.MaterializeResult:
         return dg.MaterializeResult(
-            metadata=commit_metadata(self.spec, result, table.schema(), pins),
+            metadata=commit_metadata(self.spec, result, table.schema(), pins)
+            | {"iceberg/table_uuid": str(table.metadata.table_uuid)},
             data_version=dg.DataVersion(str(result.data_version)) if result.data_version is not None else None,
             check_results=list(_check_results(outcomes)),
         )

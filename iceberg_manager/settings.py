@@ -102,6 +102,13 @@ class MaintenanceSettings(_Section):
     tables: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
 
 
+class TablesSettings(_Section):
+    """Which tables of the catalog are adopted as assets: patterns such as ``shop.*``, compared with ``namespace.table``."""
+
+    include: tuple[str, ...] = ("*",)
+    exclude: tuple[str, ...] = ()
+
+
 class LakeSettings(_Section):
     """A whole lake. ``root`` is its folder; the rest has a sensible place under it."""
 
@@ -112,6 +119,7 @@ class LakeSettings(_Section):
     s3: S3Settings | None = None
     spark: SparkSettings = SparkSettings()
     maintenance: MaintenanceSettings = MaintenanceSettings()
+    tables: TablesSettings = TablesSettings()
 
     @model_validator(mode="after")
     def _s3_is_for_s3(self) -> "LakeSettings":
@@ -260,7 +268,8 @@ def _refuse_unknown_keys(
 
 
 _SECTIONS: dict[str, type[BaseModel]] = {
-    section.__name__: section for section in (CatalogSettings, S3Settings, SparkSettings, MaintenanceSettings)
+    section.__name__: section
+    for section in (CatalogSettings, S3Settings, SparkSettings, MaintenanceSettings, TablesSettings)
 }
 
 

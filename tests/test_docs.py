@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from iceberg_manager.cli import app
-from iceberg_manager.settings import CatalogSettings, LakeSettings, S3Settings, SparkSettings
+from iceberg_manager.settings import CatalogSettings, LakeSettings, S3Settings, SparkSettings, TablesSettings
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -37,9 +37,17 @@ def test_every_iceberg_manager_command_that_is_named_exists(document: Path) -> N
 
 def test_every_setting_is_documented() -> None:
     text = (ROOT / "docs" / "settings.md").read_text()
-    for prefix, section in (("catalog.", CatalogSettings), ("s3.", S3Settings), ("spark.", SparkSettings)):
+    sections = (
+        ("catalog.", CatalogSettings),
+        ("s3.", S3Settings),
+        ("spark.", SparkSettings),
+        ("tables.", TablesSettings),
+    )
+    for prefix, section in sections:
         assert all(f"`{prefix}{key}`" in text for key in section.model_fields)
-    assert all(f"`{key}" in text for key in LakeSettings.model_fields if key not in ("catalog", "s3", "spark"))
+    assert all(
+        f"`{key}" in text for key in LakeSettings.model_fields if key not in ("catalog", "s3", "spark", "tables")
+    )
 
 
 def test_make_help_lists_the_targets_of_the_readme() -> None:

@@ -1,4 +1,4 @@
-"""Maintenance that is killed, and maintenance among writers: no row is lost or doubled, and the next run finishes the job."""
+"""Maintenance that is killed, and maintenance among writers: no row is lost or doubled, the next run finishes."""
 
 import os
 import signal
