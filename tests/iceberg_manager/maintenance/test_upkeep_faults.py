@@ -1,4 +1,4 @@
-"""Maintenance that is killed, and maintenance among writers: no row is lost or doubled, the next run finishes."""
+"""Maintenance that is killed, or works among writers: no row is lost or doubled, and the next run finishes the job."""
 
 import os
 import signal
