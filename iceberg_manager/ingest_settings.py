@@ -83,7 +83,6 @@ class LimitSettings(Section):
     max_tenant_pending_bytes: int = Field(64 * MIB, ge=MIB)
     slow_backlog_bytes: int = Field(1024 * MIB, ge=MIB)
     max_backlog_bytes: int = Field(4096 * MIB, ge=MIB)
-    idle_seconds: float = Field(300, gt=0)
     max_memory_bytes: int | None = Field(None, ge=256 * MIB)
 
 
