@@ -34,7 +34,7 @@ ACTIONS = {
 }
 
 
-class _Authentication(flight.ServerMiddlewareFactory):
+class _Authentication(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     """Ends a call without a good token before anything else of it is looked at."""
 
     def __init__(self, settings: FlightSettings, service: IngestService) -> None:
@@ -51,12 +51,12 @@ class _Authentication(flight.ServerMiddlewareFactory):
         return _Known(caller)
 
 
-class _Known(flight.ServerMiddleware):
+class _Known(flight.ServerMiddleware):  # type: ignore[misc]
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
 
 
-class FlightServer(flight.FlightServerBase):
+class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     """Serves one :class:`IngestService`; made by :func:`listen`."""
 
     def __init__(self, service: IngestService, settings: FlightSettings, **options: Any) -> None:

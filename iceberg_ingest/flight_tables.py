@@ -67,7 +67,7 @@ class TopicTables:
             try:
                 self.load(name)
             except NotFoundError:
-                spec = TableSpec(name=str(_table_name(name)), columns=columns(schema))
+                spec = TableSpec(name=str(_table_name(name)), schema=columns(schema))
                 create_table(self._catalog(), self._settings, spec)
                 return True
         return False

@@ -180,7 +180,9 @@ CALLS: dict[str, Callable[[flight.FlightClient, Any], Any]] = {
     "get_schema": lambda client, options: client.get_schema(flight.FlightDescriptor.for_path("ant", "t"), options),
     "do_get": lambda client, options: client.do_get(flight.Ticket(b"ant/t"), options).read_all(),
     "do_put": lambda client, options: put_once(client, "ant", "t", options),
-    "do_exchange": lambda client, options: client.do_exchange(flight.FlightDescriptor.for_path("ant", "t"), options)[1].read_chunk(),
+    "do_exchange": lambda client, options: client.do_exchange(
+        flight.FlightDescriptor.for_path("ant", "t"), options
+    )[1].read_chunk(),
     "do_action": lambda client, options: list(client.do_action(("health", b""), options)),
     "list_actions": lambda client, options: client.list_actions(options),
 }  # fmt: skip
@@ -204,9 +206,10 @@ def bearer(token: str) -> flight.FlightCallOptions:
 def test_no_method_answers_without_a_good_token(tmp_path: Path, call: str, token: str | None) -> None:
     with running(lake(tmp_path, **tokens())) as (service, _, address), flight.connect(address) as client:
         options = bearer(token) if token else flight.FlightCallOptions()
-        with pytest.raises((flight.FlightUnauthenticatedError, pa.ArrowNotImplementedError)) as caught:
+        # pyarrow gives the refusal of GetSchema as an OSError; a handshake is not offered at all
+        with pytest.raises((flight.FlightUnauthenticatedError, OSError, pa.ArrowNotImplementedError)) as caught:
             CALLS[call](client, options)
-        assert call == "handshake" or isinstance(caught.value, flight.FlightUnauthenticatedError)
+        assert "Unauthenticated" in str(caught.value) or call == "handshake"
         assert service.wal.written.seq == 0
 
 
@@ -238,9 +241,12 @@ def test_patterns_actions_and_expiry_of_a_token_hold(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="may not get"):
             client.action("stats", topic="ant/orders")
     old = tokens(expires="2020-01-01T00:00:00Z")
-    with running(lake(tmp_path / "b", **old)) as (_, _, address), IngestClient(address, "ant") as client:
-        with pytest.raises(InputError, match="valid token"):
-            client.put("ant/orders", ROWS)
+    with (
+        running(lake(tmp_path / "b", **old)) as (_, _, address),
+        IngestClient(address, "ant") as client,
+        pytest.raises(InputError, match="valid token"),
+    ):
+        client.put("ant/orders", ROWS)
 
 
 @given(st.text(max_size=70), st.text(max_size=70))
@@ -253,9 +259,19 @@ def test_an_accepted_name_is_plain_whatever_is_sent(tenant: str, topic: str) -> 
     assert all(part.isidentifier() and part == part.lower() and len(part) <= 63 for part in (name.tenant, name.topic))
 
 
-@pytest.mark.parametrize(
-    "path", [["a", "../b"], ["a", ""], ["a", "b\n"], ["A", "b"], ["a", "b", "c"], ["a"], ["a", "_b"], []]
-)
+BAD_PATHS: list[list[str]] = [
+    ["a", "../b"],
+    ["a", ""],
+    ["a", "b\n"],
+    ["A", "b"],
+    ["a", "b", "c"],
+    ["a"],
+    ["a", "_b"],
+    [],
+]
+
+
+@pytest.mark.parametrize("path", BAD_PATHS)
 def test_names_that_could_lead_elsewhere_are_refused(path: list[str]) -> None:
     with pytest.raises(InputError, match="named tenant/topic"):
         topic_name(path, None)
