@@ -76,8 +76,8 @@ def test_a_kill_in_the_middle_of_puts_loses_and_doubles_nothing(tmp_path: Path) 
     try:
         for sender in senders:
             sender.start()
-        for _ in range(10):
-            time.sleep(chance.uniform(0.1, 1.5))
+        for _ in range(5):
+            time.sleep(chance.uniform(2, 5))  # back-off of clients reaches seconds
             process.kill()
             process.wait()
             process, _ = start(tmp_path, port)
