@@ -14,7 +14,7 @@ CACHES := .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 SOURCES := iceberg_assets iceberg_ingest iceberg_manager resources sensors tests benchmarks examples
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-faults dev check fmt bench spark-status spark-stop lock clean setup
+.PHONY: help run test test-faults dev check fmt bench bench-ingest spark-status spark-stop lock clean setup
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ fmt: .venv/.ready ## format the code and apply the safe lint fixes
 
 bench: .venv/.ready ## run the benchmarks
 	@$(WITH_JAVA) exec $(BIN)/python -m benchmarks $(ARGS)
+
+bench-ingest: .venv/.ready ## how fast the ingest service answers, against a floor and two brokers
+	@exec $(BIN)/python -m benchmarks.ingest_acks $(ARGS)
 
 spark-status: .venv/.ready ## is the shared Spark server running?
 	@$(WITH_JAVA) exec $(BIN)/iceberg-manager spark status

@@ -26,6 +26,32 @@ def _root() -> None:
     """Keeps `wal` a command of its own however many others there are."""
 
 
+@app.command()
+def serve(
+    lake: Annotated[Path | None, typer.Option(help="lake.yaml or the lake's folder.")] = None,
+    port: Annotated[int | None, typer.Option(help="Where to listen; 0: any free port.")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Ask for no token; loopback only.")] = False,
+    writer: Annotated[bool, typer.Option(help="Also run the writer, which commits the rows.")] = True,
+) -> None:
+    """Accept rows by Arrow Flight and commit them to Iceberg, until SIGTERM or Ctrl-C."""
+    from iceberg_ingest.serve import serve as run
+    from iceberg_ingest.serve import with_options
+    from iceberg_manager.settings import load_settings
+
+    sys.exit(run(with_options(load_settings(lake), port, insecure), lake, writer))
+
+
+@app.command()
+def token(tenant: Annotated[str, typer.Argument(help="Whose token it is.")]) -> None:
+    """Make a token; only its hash is to be kept, in lake.yaml."""
+    from iceberg_ingest.tokens import new_token, topic_name
+
+    topic_name([tenant, "any"], None)
+    secret, digest = new_token()
+    typer.echo(f"token (shown once): {secret}")
+    typer.echo(f"for lake.yaml, under ingest.flight.tokens: {{sha256: {digest}, tenant: {tenant}}}")
+
+
 @wal_app.command()
 def verify(folder: Folder) -> None:
     """Read and check every record; changes nothing."""

@@ -5,6 +5,7 @@ Needs no lock and changes nothing. In the modes always and periodic what it yiel
 ahead of its log.
 """
 
+from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 
@@ -116,6 +117,33 @@ class WalReader:
             f"Record {self.position.seq + 1} is no longer in the log in {self._folder}: the log's retention has removed it. "
             "Nothing was changed; what lies between has to be sent again or given up on purpose."
         )
+
+
+def read_from(
+    folder: Path, after: Position | int | None = None, *, files: Filesystem | None = None, limit: int = MAX_BODY_BYTES
+) -> Iterator[Record]:
+    """Every published record behind ``after``, in order, then the end; None and 0: from the oldest that is kept.
+
+    A sequence number alone says nothing about which log it was in: give a Position wherever one is known.
+    """
+    files = files or RealFilesystem()
+    if isinstance(after, int):
+        after = position_at(folder, after, files, limit) if after else None
+    reader = WalReader(folder, after, files, limit)
+    while records := reader.read():
+        yield from records
+
+
+def position_at(folder: Path, seq: int, files: Filesystem | None = None, limit: int = MAX_BODY_BYTES) -> Position:
+    """The place behind record ``seq`` in this log."""
+    files = files or RealFilesystem()
+    starts = [number for name in files.list_names(folder) if (number := first_seq_of(name)) is not None]
+    if fitting := [number for number in starts if number <= seq + 1]:
+        path = folder / segment_name(max(fitting))
+        position, _ = _walk(read_file(files, path), path, seq, limit)
+        if position.seq == seq:
+            return position
+    raise DamageError(f"The log in {folder} does not hold record {seq}; nothing was changed.")
 
 
 def chain_at(files: Filesystem, found: Survey, seq: int, limit: int = MAX_BODY_BYTES) -> int | None:

@@ -14,18 +14,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from iceberg_manager.errors import SettingsError
+from iceberg_manager.ingest_settings import INGEST_PATHS, INGEST_SECTIONS, IngestSettings, unfold_storage
 from iceberg_manager.names import did_you_mean
+from iceberg_manager.sections import Section as _Section
 
 FILE_NAME = "lake.yaml"
 OVERRIDE_PREFIX = "ICEBERG_LAKE__"
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class CatalogSettings(_Section):
@@ -120,6 +118,7 @@ class LakeSettings(_Section):
     spark: SparkSettings = SparkSettings()
     maintenance: MaintenanceSettings = MaintenanceSettings()
     tables: TablesSettings = TablesSettings()
+    ingest: IngestSettings = IngestSettings()
 
     @model_validator(mode="after")
     def _s3_is_for_s3(self) -> "LakeSettings":
@@ -155,6 +154,10 @@ class LakeSettings(_Section):
     @property
     def spark_server_dir(self) -> Path:
         return self.spark.server_dir or self.root / "spark"
+
+    @property
+    def wal_folder(self) -> Path:
+        return self.ingest.wal.base_path or self.root / "wal"
 
     @property
     def on_s3(self) -> bool:
@@ -212,6 +215,7 @@ def _yaml_problem(error: yaml.YAMLError) -> str:
 
 
 def _build(content: dict[str, Any], base: Path, environment: Mapping[str, str], source: str) -> LakeSettings:
+    content = unfold_storage(content, source)
     for name in sorted(environment):
         if name.startswith(OVERRIDE_PREFIX):
             _override(content, name, environment[name])
@@ -221,6 +225,10 @@ def _build(content: dict[str, Any], base: Path, environment: Mapping[str, str], 
     _make_absolute(content, ("root", "warehouse", "landing"), base)
     if isinstance(spark := content.get("spark"), dict):
         _make_absolute(spark, ("server_dir",), base)
+    if isinstance(ingest := content.get("ingest"), dict):
+        for name, keys in INGEST_PATHS.items():
+            if isinstance(section := ingest.get(name), dict):
+                _make_absolute(section, keys, base)
     try:
         return LakeSettings.model_validate(content)
     except ValidationError as error:
@@ -231,7 +239,7 @@ def _problem(error: ValidationError) -> str:
     """The first mistake, by its path in the file; what pydantic adds for the branches of a union is no part of it."""
     first = error.errors(include_input=False)[0]
     path = [str(part) for part in first["loc"]]
-    where = ".".join(path if "conf" in path else path[:2])
+    where = ".".join(path if "conf" in path or path[:1] == ["ingest"] else path[:2])
     if first["type"] in ("model_type", "dict_type", "mapping_type"):
         return f"{where} must hold keys of its own, indented below it"
     said = first["msg"].removeprefix("Value error, ")
@@ -269,7 +277,7 @@ def _refuse_unknown_keys(
 
 _SECTIONS: dict[str, type[BaseModel]] = {
     section.__name__: section
-    for section in (CatalogSettings, S3Settings, SparkSettings, MaintenanceSettings, TablesSettings)
+    for section in (CatalogSettings, S3Settings, SparkSettings, MaintenanceSettings, TablesSettings, *INGEST_SECTIONS)
 }
 
 

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from iceberg_manager.cli import app
+from iceberg_manager.ingest_settings import IngestSettings
 from iceberg_manager.settings import CatalogSettings, LakeSettings, S3Settings, SparkSettings, TablesSettings
 
 ROOT = Path(__file__).parents[1]
@@ -45,6 +46,8 @@ def test_every_setting_is_documented() -> None:
     )
     for prefix, section in sections:
         assert all(f"`{prefix}{key}`" in text for key in section.model_fields)
+    for part, field in IngestSettings.model_fields.items():
+        assert all(f"`ingest.{part}.{key}`" in text for key in type(field.default).model_fields), part
     assert all(
         f"`{key}" in text for key in LakeSettings.model_fields if key not in ("catalog", "s3", "spark", "tables")
     )
