@@ -3,6 +3,8 @@
 import time
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
 from iceberg_ingest.wal_format import Entry
 from iceberg_ingest.wal_segments import Position
 from iceberg_manager.names import TableName
@@ -14,6 +16,20 @@ class Waiting:
 
     position: Position
     entry: Entry
+    batches: tuple[pa.RecordBatch, ...] | Exception
+
+    @property
+    def rows(self) -> int:
+        return 0 if isinstance(self.batches, Exception) else sum(batch.num_rows for batch in self.batches)
+
+
+def decoded(position: Position, entry: Entry) -> Waiting:
+    """A record with its rows, or with the reason why it has none."""
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(entry.payload)) as reader:
+            return Waiting(position, entry, tuple(reader))
+    except (pa.ArrowException, OSError) as error:
+        return Waiting(position, entry, error)
 
 
 @dataclass
@@ -25,6 +41,7 @@ class Topic:
     table_uuid: str | None
     waiting: list[Waiting] = field(default_factory=list)
     bytes: int = 0
+    rows: int = 0
     since: float = 0.0
     busy: bool = False
     held_until: float = 0.0
@@ -35,14 +52,16 @@ class Topic:
             self.since = time.monotonic()
         self.waiting.append(record)
         self.bytes += len(record.entry.payload)
+        self.rows += record.rows
 
     def take(self) -> list[Waiting]:
-        taken, self.waiting, self.bytes = self.waiting, [], 0
+        taken, self.waiting, self.bytes, self.rows = self.waiting, [], 0, 0
         return taken
 
     def put_back(self, records: list[Waiting]) -> None:
         self.waiting = records + self.waiting
         self.bytes += sum(len(record.entry.payload) for record in records)
+        self.rows += sum(record.rows for record in records)
 
 
 def settled(topics: list[Topic], under_way: dict[TableName, Position], scanned: Position) -> Position:

@@ -8,11 +8,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from iceberg_ingest import topic_tables, topics
+from iceberg_ingest import checkpoints, topic_tables, topics
 from iceberg_ingest.reader import NewRows, ReadPosition, TableReader
 from iceberg_ingest.settings import wal_options
 from iceberg_ingest.topics import TopicStats
@@ -30,7 +30,7 @@ MESSAGE_SCHEMA = pa.schema(
         ("published", pa.timestamp("us", "UTC")),
     ]
 )
-Message = bytes | tuple[bytes, Mapping[str, str]] | Mapping[str, Any] | pa.RecordBatch
+Message: TypeAlias = bytes | tuple[bytes, Mapping[str, str]] | Mapping[str, Any] | pa.RecordBatch
 
 
 class IcebergStorage:
@@ -41,6 +41,7 @@ class IcebergStorage:
         self._wal = Wal(settings.wal_folder, wal_options(settings.ingest.wal))
         self._catalog = open_catalog(settings)
         self._writer = Writer(settings, self._catalog)
+        self._writer.on_commit = lambda _: self._collect()
         self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="ingest-writer", daemon=True)
         self._thread.start()
@@ -87,6 +88,11 @@ class IcebergStorage:
         if self.failure:
             failure, self.failure = self.failure, None
             raise failure
+
+    def _collect(self) -> None:
+        """Segments that every table holds may go, by the log's retention."""
+        if settled := checkpoints.scanned(self._settings.wal_folder):
+            self._wal.collect(settled.seq)
 
     def _run(self) -> None:
         try:

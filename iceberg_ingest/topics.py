@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.table import Table
 
 from iceberg_ingest import checkpoints, dead_letters, topic_tables
 from iceberg_ingest import marker as markers
@@ -89,13 +90,14 @@ def _waiting(settings: LakeSettings, name: TableName, committed: int) -> list[tu
     while records := reader.read():
         for record in records:
             content = record.content
-            if record.seq > committed and isinstance(content, Entry):
-                if (content.tenant, content.table) == (name.namespace[0], name.table):
-                    found.append((record, content))
+            if not isinstance(content, Entry) or record.seq <= committed:
+                continue
+            if (content.tenant, content.table) == (name.namespace[0], name.table):
+                found.append((record, content))
     return found
 
 
-def _table(catalog: Catalog, name: TableName) -> "topic_tables.Table":
+def _table(catalog: Catalog, name: TableName) -> Table:
     if (found := topic_tables.find(catalog, name)) is None:
         raise NotFoundError(f"There is no topic {name}.")
     return found

@@ -21,16 +21,16 @@ from pyiceberg.catalog import Catalog
 
 from iceberg_ingest import checkpoints, dead_letters, ingest_expiry, topic_tables
 from iceberg_ingest import marker as markers
-from iceberg_ingest.backlog import Topic, Waiting, settled
+from iceberg_ingest.backlog import Topic, Waiting, decoded, settled
 from iceberg_ingest.checkpoints import Checkpoint
 from iceberg_ingest.filesystem import RealFilesystem
 from iceberg_ingest.ingest_commits import Ingested, Range, ingest, nothing
 from iceberg_ingest.parquet_mode import ParquetFolder
-from iceberg_ingest.wal_format import Entry
+from iceberg_ingest.wal_format import SEGMENT_HEADER_BYTES, Entry, SegmentHeader, first_seq_of
 from iceberg_ingest.wal_reader import WalReader
 from iceberg_ingest.wal_segments import START, Position, read_identity, read_mark
 from iceberg_manager.catalog import open_catalog
-from iceberg_manager.errors import DamageError, InputError, LakeError, UnavailableError, first_line
+from iceberg_manager.errors import DamageError, DataError, InputError, LakeError, UnavailableError, first_line
 from iceberg_manager.names import TableName
 from iceberg_manager.settings import LakeSettings
 
@@ -38,6 +38,7 @@ _log = logging.getLogger(__name__)
 LOCK_NAME = "writer.lock"
 IDLE_SECONDS = 0.05
 HOLD_SECONDS = 5.0
+NAMELESS = TableName(("invalid",), "names")
 FLUSH_NAME = Path("control") / "flush"
 
 
@@ -94,8 +95,10 @@ class Writer:
 
     def drain(self) -> None:
         """Commit all that the log has, then return."""
-        while self._read() or self._full():
+        self._stopping.set()
+        while self._full() or self._read():
             self._flush(self._due())
+            self._collect(block=self._full())
         self._flush(list(self.topics.values()))
         while self._under_way:
             self._collect(block=True)
@@ -163,9 +166,13 @@ class Writer:
         return bool(records)
 
     def _accept(self, position: Position, entry: Entry) -> None:
-        topic = self._topic(topic_tables.topic_name(entry.tenant, entry.table))
+        try:
+            topic = self._topic(topic_tables.topic_name(entry.tenant, entry.table))
+        except InputError as error:
+            dead_letters.keep(self.wal, NAMELESS, position.seq, entry.payload, first_line(error))
+            return
         if position.seq > topic.committed.seq:
-            topic.add(Waiting(position, entry))
+            topic.add(decoded(position, entry))
         elif position.seq == topic.committed.seq and position != topic.committed and self.options.mode != "parquet":
             raise DamageError(
                 f"Record {position.seq} of the log is not the one that {topic.name} was filled from: the log is another "
@@ -179,9 +186,7 @@ class Writer:
             for topic in self.topics.values()
             if topic.waiting
             and now >= topic.held_until
-            and (
-                (now - topic.since) * 1000 >= self.options.flush_interval_ms or _rows(topic) >= self.options.batch_size
-            )
+            and ((now - topic.since) * 1000 >= self.options.flush_interval_ms or topic.rows >= self.options.batch_size)
         ]
         if not due and self.waiting_bytes >= most and not self._under_way:
             due = [max(self.topics.values(), key=lambda topic: topic.bytes)]
@@ -239,7 +244,7 @@ class Writer:
             if self.options.mode == "parquet":
                 topic.committed = upto
                 return None
-        span = Range(self.wal_id, 0, topic.committed, upto, topic.table_uuid, dead, ",".join(topic.gaps))
+        span = Range(self.wal_id, _epoch(self.wal), topic.committed, upto, topic.table_uuid, dead, ",".join(topic.gaps))
         rows = [batch for _, batch in batches]
         done = ingest(self.catalog, topic.name, span, rows, self._clock, self._at, not self.settings.on_s3)
         topic.committed, topic.table_uuid, topic.gaps = upto, done.table_uuid, []
@@ -254,10 +259,11 @@ class Writer:
         dead = 0
         for record in records:
             try:
-                given = _decoded(record.entry)
-                for schema in {batch.schema for batch in given}:
+                if isinstance(record.batches, Exception):
+                    raise DataError(f"no Arrow stream: {first_line(record.batches)}")
+                for schema in {batch.schema for batch in record.batches}:
                     self._prepare(topic, schema)
-                found.append((record.position, given))
+                found.append((record.position, list(record.batches)))
             except (InputError, pa.ArrowException) as error:
                 dead += self._put_aside(topic, record, error)
         table = topic_tables.find(self.catalog, topic.name)
@@ -316,14 +322,12 @@ def accept(settings: LakeSettings, name: TableName) -> Position:
         os.close(lock)
 
 
-def _rows(topic: Topic) -> int:
-    """Rows are not counted before they are decoded; 24 bytes is the size of a small one."""
-    return topic.bytes // 24
-
-
-def _decoded(entry: Entry) -> list[pa.RecordBatch]:
-    with pa.ipc.open_stream(pa.py_buffer(entry.payload)) as reader:
-        return list(reader)
+def _epoch(wal: Path) -> int:
+    """Of the newest segment: how often the log was opened."""
+    newest = max(name for name in RealFilesystem().list_names(wal) if first_seq_of(name) is not None)
+    with (wal / newest).open("rb") as file:
+        header = SegmentHeader.decode(file.read(SEGMENT_HEADER_BYTES))
+    return 0 if isinstance(header, str) else header.epoch
 
 
 def _locked(wal: Path) -> int:
