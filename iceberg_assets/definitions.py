@@ -9,7 +9,9 @@ import os
 import dagster as dg
 
 from iceberg_assets import tables
+from iceberg_assets.ingest import ingest_drain
 from resources import LakeDuckDBResource, LakeResource, SparkResource
+from sensors.ingest import ingest_sensor
 
 LAYERS = ("raw", "shop", "marts")
 SWITCH = (
@@ -34,7 +36,8 @@ def build() -> dg.Definitions:
     lake = LakeResource()
     return dg.Definitions(
         assets=assets,
-        jobs=[*layer_jobs, everything],
+        jobs=[*layer_jobs, everything, ingest_drain],
+        sensors=[ingest_sensor(ingest_drain.name)],
         schedules=[daily],
         resources={"lake": lake, "spark": SparkResource(lake=lake), "duckdb": LakeDuckDBResource(lake=lake)},
         executor=dg.in_process_executor,

@@ -13,10 +13,7 @@ def topic_asset(tenant: str, topic: str, description: str = "") -> dg.AssetSpec:
     return dg.AssetSpec(key, description=description or None, group_name=tenant, kinds={"iceberg"})
 
 
-@dg.op(
-    out={},
-    description="Commits what the write-ahead log holds. Does nothing twice, and waits for no writer: it is refused beside one.",
-)
+@dg.op(description="Commits what the write-ahead log holds. It is refused while a writer is at work.")
 def drain_log(context: dg.OpExecutionContext, lake: LakeResource) -> None:
     for done in drain(lake.settings):
         said = {"ingest/rows": done.rows, "ingest/bytes": done.bytes, "ingest/committed_seq": done.position.seq}
