@@ -9,11 +9,12 @@ import pytest
 
 from iceberg_ingest import checkpoints, dead_letters, ingest_commits
 from iceberg_ingest import marker as markers
+from iceberg_ingest.ingest_expiry import expire_some
 from iceberg_ingest.topic_tables import topic_name
 from iceberg_ingest.wal import Wal
 from iceberg_ingest.wal_format import Entry
 from iceberg_ingest.writer import Writer, accept
-from iceberg_manager import metadata_commit
+from iceberg_manager import cursors, metadata_commit
 from iceberg_manager.catalog import load_table, open_catalog
 from iceberg_manager.errors import DamageError, UnavailableError
 from iceberg_manager.ingest_settings import IngestSettings, WriterSettings
@@ -310,3 +311,19 @@ def test_parquet_mode_needs_no_table(lake: LakeSettings, wal: Wal) -> None:
     send(wal, 10)
     drain(plain)
     assert len(list((lake.root / "parquet/acme/events").glob("*.parquet"))) == 2
+
+
+def test_old_snapshots_go_but_not_those_that_a_reader_needs(lake: LakeSettings, wal: Wal) -> None:
+    catalog = open_catalog(lake)
+    for first in range(0, 120, 10):
+        send(wal, first)
+        drain(lake)
+    assert expire_some(catalog, NAME, kept=4) == 8
+    table = load_table(catalog, NAME)
+    oldest = min(table.metadata.snapshots, key=lambda one: one.sequence_number or 0)
+    cursors.move(lambda: load_table(catalog, NAME), "slow", oldest.snapshot_id)
+    for first in range(120, 200, 10):
+        send(wal, first)
+        drain(lake)
+    assert expire_some(catalog, NAME, kept=4) == 0
+    assert numbers(lake) == list(range(200))
