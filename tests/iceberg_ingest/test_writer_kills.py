@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from iceberg_ingest import marker as markers
+from iceberg_ingest import topic_tables
 from iceberg_ingest.drain import drain
 from iceberg_ingest.wal import Wal
-from iceberg_manager.catalog import load_table, open_catalog
+from iceberg_manager.catalog import open_catalog
 from iceberg_manager.settings import LakeSettings, load_settings
 from tests.iceberg_ingest.test_writer import NAME, numbers, send
 
@@ -25,22 +26,28 @@ def test_a_killed_writer_loses_and_repeats_nothing(tmp_path: Path, seed: int) ->
     root.mkdir()
     (root / "lake.yaml").write_text("root: .\ningest: {writer: {flush_interval_ms: 20}}\n")
     lake: LakeSettings = load_settings(root)
-    sent = 0
-    last = 0
+    sent = last = 0
     with Wal(lake.wal_folder) as wal:
-        for _ in range(12):
+        for _ in range(6):
             process = subprocess.Popen([sys.executable, "-m", "iceberg_ingest.writer", "--lake", str(root)])
-            end = time.monotonic() + 1.5 + chance.random() * 1.5
-            while time.monotonic() < end:
+            give_up, more = time.monotonic() + 60, chance.random()
+            end = give_up
+            while time.monotonic() < end:  # until it commits, and then a random moment longer
                 send(wal, sent)
                 sent += 10
-                time.sleep(0.005)
+                time.sleep(0.02)
+                assert process.poll() is None, "the writer ended by itself"
+                if end == give_up and committed(lake, wal) > last:
+                    end = time.monotonic() + more
             process.send_signal(signal.SIGKILL)
             process.wait()
-            if open_catalog(lake).table_exists(NAME.identifier):
-                place = markers.position_of(markers.read(load_table(open_catalog(lake), NAME), wal.wal_id)).seq
-                assert place >= last
-                last = place
+            assert committed(lake, wal) >= last
+            last = committed(lake, wal)
         drain(lake)
     assert last > 0
     assert numbers(lake) == list(range(sent)), f"seed {seed}"
+
+
+def committed(lake: LakeSettings, wal: Wal) -> int:
+    table = topic_tables.find(open_catalog(lake), NAME)
+    return markers.position_of(markers.read(table, wal.wal_id)).seq if table else 0
