@@ -10,11 +10,13 @@ import dagster as dg
 
 from iceberg_assets import tables
 from iceberg_assets.adoption import adopted_assets
+from iceberg_assets.ingest import ingest_drain
 from iceberg_assets.maintenance import health_check, maintain_job, schedules
 from iceberg_assets.table import declared_specs
 from iceberg_assets.tables import raw
 from resources import LakeDuckDBResource, LakeResource, SparkResource
 from sensors.foreign_commits import foreign_commits
+from sensors.ingest import ingest_sensor
 from sensors.table_health import table_health_sensor
 
 LAYERS = ("raw", "shop", "marts")
@@ -45,11 +47,12 @@ def build() -> dg.Definitions:
     return dg.Definitions(
         assets=[*assets, *adopted],
         asset_checks=[health_check(spec) for spec in specs.values()],
-        jobs=[*layer_jobs, everything, maintain, *(one.job for one in landed)],
+        jobs=[*layer_jobs, everything, maintain, ingest_drain, *(one.job for one in landed)],
         schedules=[daily, *schedules(maintain, specs, SWITCH)],
         sensors=[
             foreign_commits([*declared, *(spec.key for spec in adopted)], AUTOSTART),
             table_health_sensor(maintain, policies, [daily], SENSOR_SWITCH),
+            ingest_sensor(ingest_drain.name, SENSOR_SWITCH),
             *(one.sensor(SENSOR_SWITCH) for one in landed),
         ],
         resources={"lake": lake, "spark": SparkResource(lake=lake), "duckdb": LakeDuckDBResource(lake=lake)},

@@ -84,6 +84,27 @@ def commit_changes(
     raise AssertionError("the loop either returns or raises")
 
 
+def commit_on(
+    catalog: Catalog, base: Table, changes: Changes, snapshot_properties: Mapping[str, str], sync: bool = False
+) -> int:
+    """Append ``changes`` as one snapshot on exactly ``base``, or raise a CommitFailedException: one try, no rebase.
+
+    What was validated on ``base`` therefore still holds when the commit lands. Without files the snapshot is empty, but
+    main moves all the same, so that whoever started from the same base loses. Added files are never removed here.
+    """
+    name = TableName.parse(".".join(base.name()))
+    staged = Staged(base, sync)
+    try:
+        snapshot = staged.snapshot(changes, snapshot_properties, Operation.APPEND)
+        _swap(catalog, name, base, staged, changes, snapshot)
+    except _UnknownOutcomeError as unknown:
+        raise unknown.cause from None
+    except BaseException:
+        staged.discard()
+        raise
+    return snapshot.snapshot_id
+
+
 def forget() -> None:
     """Drop what this process remembers of tables, as if it had just started."""
     remembered.clear()
