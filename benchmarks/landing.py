@@ -30,7 +30,7 @@ from sensors.landing import INTERVAL_SECONDS
 
 SCHEMA = {"id": "long", "amount": "double", "note": "string"}
 POLICY = LandingPolicy(completeness="rename", max_files=10_000, max_mb=100_000)
-ROWS = 40_000  # about 1 MB
+ROWS = 72_000  # about 1 MB
 
 
 def main() -> None:

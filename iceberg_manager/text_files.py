@@ -32,11 +32,11 @@ class TextFile:
         file: SourceFile,
         fitting: Fitting,
         bad_line: BadLine,
-        line_bytes: int = LINE_BYTES,
+        line_bytes: int | None = None,
         may_be_empty: bool = False,
     ) -> None:
         self.file, self.fitting, self.bad_line = file, fitting, bad_line
-        self.line_bytes, self.may_be_empty = line_bytes, may_be_empty
+        self.line_bytes, self.may_be_empty = line_bytes or LINE_BYTES, may_be_empty
         self.bad_record = b""
         self.mark = b"\t" if file.form == "tsv" else b","
         self.is_csv = file.form in ("csv", "tsv")

@@ -111,9 +111,7 @@ class Ledger:
         keys: Iterable[str] = (file.content for file in intent.files)
         if by_name:
             keys = [*keys, *(file.key for file in (*intent.files, *intent.duplicates))]
-        for key in keys:
-            if key and not self.handled(key):
-                self.folder.write(_marker(key), intent.batch.encode())
+        self.folder.mark([_marker(key) for key in keys if key and not self.handled(key)])
 
 
 @dataclass
@@ -139,7 +137,7 @@ class BatchReport:
 
 
 def _marker(key: str) -> str:
-    return f"{HANDLED}/{key[:4]}/{key}"
+    return f"{HANDLED}/{key[:4] if key.startswith('n-') else key[:2]}/{key}"
 
 
 def _parsed(text: bytes) -> Intent:

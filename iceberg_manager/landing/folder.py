@@ -9,7 +9,7 @@ import fcntl
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +45,7 @@ class Folder(Protocol):
     def open(self, name: str) -> BinaryIO: ...
     def read(self, name: str) -> bytes: ...
     def write(self, name: str, content: bytes) -> None: ...
+    def mark(self, names: Iterable[str]) -> None: ...
     def move(self, name: str, to: str) -> None: ...
     def delete(self, name: str) -> None: ...
     def locked(self, wait: float = 0) -> Any: ...
@@ -143,6 +144,16 @@ class LocalFolder(Folder):
             os.fsync(file.fileno())
         temporary.replace(path)
         _sync_folder(path.parent)
+
+    def mark(self, names: Iterable[str]) -> None:
+        """Empty files, durable together: each folder is forced to disk once."""
+        places = set()
+        for path in (self.path / name for name in names):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+            places.add(path.parent)
+        for place in [*places, *({one.parent for one in places})]:
+            _sync_folder(place)
 
     def move(self, name: str, to: str) -> None:
         """Rename; a file that is gone was moved before."""
@@ -248,6 +259,10 @@ class ObjectFolder(Folder):
         self._make_room(name)
         with self.files.open_output_stream(f"{self.root}/{name}") as stream:
             stream.write(content)
+
+    def mark(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.write(name, b"")
 
     def move(self, name: str, to: str) -> None:
         self._make_room(to)
