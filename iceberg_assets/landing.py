@@ -115,6 +115,7 @@ def _result(
         table = load_table(lake.catalog, spec.table)
         head = table.current_snapshot()
         metadata["dagster/column_schema"] = column_schema(table.schema())
+        metadata["iceberg/table_uuid"] = str(table.metadata.table_uuid)
         if head:
             metadata["dagster/row_count"] = int(summary(head).get("total-records", "0"))
             version = data_version(table, head.snapshot_id)

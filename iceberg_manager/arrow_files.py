@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.io import OutputFile, OutputStream
 from pyiceberg.io.fileformat import FileFormatFactory, FileFormatWriter
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionSpec, partition_record_value
 from pyiceberg.schema import Schema, sanitize_column_names
@@ -37,6 +36,8 @@ _NOT_FOR_PYICEBERG = ("write.parquet.row-group-size-bytes", "write.parquet.bloom
 
 def arrow_schema(schema: Schema) -> pa.Schema:
     """How a table's rows look in Arrow: field ids attached, strings and lists in their 32-bit form."""
+    from pyiceberg.io.pyarrow import schema_to_pyarrow  # it brings pandas along
+
     return pa.schema([_small_field(item) for item in schema_to_pyarrow(schema)])
 
 

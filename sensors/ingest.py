@@ -10,14 +10,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from iceberg_ingest import checkpoints, topics
-from iceberg_ingest.topics import TopicStats
-from iceberg_ingest.writer import FLUSH_NAME, LOCK_NAME
 from iceberg_manager.settings import LakeSettings
 from resources import LakeResource
+
+if TYPE_CHECKING:
+    from iceberg_ingest.topics import TopicStats
 
 MAX_LAG_SECONDS = 60.0
 MAX_BACKLOG = 100_000
@@ -34,6 +35,8 @@ def ingest_sensor(
 
     @dg.sensor(name="ingest__report", job_name=drain_job, minimum_interval_seconds=30, default_status=status)
     def report(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult | dg.SkipReason:
+        from iceberg_ingest import checkpoints, topics  # heavy, and needed by ticks only
+
         if not lake.settings.wal_folder.is_dir():
             return dg.SkipReason("this lake has no write-ahead log")
         told: dict[str, str] = json.loads(context.cursor or "{}")
@@ -51,7 +54,7 @@ def ingest_sensor(
     return report
 
 
-def _act(settings: LakeSettings, found: Sequence[TopicStats], late: Sequence[TopicStats]) -> list[dg.RunRequest]:
+def _act(settings: LakeSettings, found: Sequence["TopicStats"], late: Sequence["TopicStats"]) -> list[dg.RunRequest]:
     if not writer_runs(settings.wal_folder):
         waiting = [one for one in found if one.backlog]
         key = f"drain-{max(one.durable_seq for one in waiting)}" if waiting else ""
@@ -62,7 +65,7 @@ def _act(settings: LakeSettings, found: Sequence[TopicStats], late: Sequence[Top
 
 
 def _events(
-    found: Sequence[TopicStats], told: dict[str, str], late: Sequence[TopicStats]
+    found: Sequence["TopicStats"], told: dict[str, str], late: Sequence["TopicStats"]
 ) -> list[dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation]:
     events: list[dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation] = []
     for one in found:
@@ -74,13 +77,15 @@ def _events(
     return events
 
 
-def _metadata(one: TopicStats) -> dict[str, str | int | float]:
+def _metadata(one: "TopicStats") -> dict[str, str | int | float]:
     said = {f"ingest/{key}": value for key, value in asdict(one).items() if key not in ("topic", "snapshot_id")}
     return {"dagster/row_count": one.message_count, "iceberg/snapshot_id": one.snapshot_id, **said}
 
 
 def writer_runs(wal: Path) -> bool:
     """Whether a writer holds the log's lock."""
+    from iceberg_ingest.writer import LOCK_NAME
+
     try:
         handle = os.open(wal / LOCK_NAME, os.O_RDWR)
     except FileNotFoundError:
@@ -96,5 +101,7 @@ def writer_runs(wal: Path) -> bool:
 
 def ask_for_flush(wal: Path) -> None:
     """The writer watches this file's time."""
+    from iceberg_ingest.writer import FLUSH_NAME
+
     (wal / FLUSH_NAME).parent.mkdir(mode=0o700, exist_ok=True)
     (wal / FLUSH_NAME).touch()
