@@ -59,7 +59,9 @@ class Postgres:
         """A new, empty database; its address."""
         import psycopg2
 
-        connection = psycopg2.connect(host="127.0.0.1", port=self.port, user="lake", password=PASSWORD, dbname="postgres")
+        connection = psycopg2.connect(
+            host="127.0.0.1", port=self.port, user="lake", password=PASSWORD, dbname="postgres"
+        )
         try:
             connection.autocommit = True
             connection.cursor().execute(f'CREATE DATABASE "{name}"')
@@ -118,7 +120,7 @@ class RestCatalog:
         self.port = free_port()
         self.uri = f"http://127.0.0.1:{self.port}"
         environment = {
-            "REST_PORT": str(self.port),
+            "CATALOG_REST_PORT": str(self.port),
             "CATALOG_WAREHOUSE": warehouse,
             "CATALOG_URI": f"jdbc:sqlite:{self.folder}/catalog.db",
             "CATALOG_CATALOG__IMPL": "org.apache.iceberg.jdbc.JdbcCatalog",
