@@ -1,4 +1,4 @@
-"""Starts each service once, when the first test asks for it, and ends it with the tests. A missing tool is a visible skip."""
+"""Starts each service once, when the first test asks for it, and ends it with the tests. A missing tool is a skip."""
 
 import itertools
 from collections.abc import Callable, Iterator

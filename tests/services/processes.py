@@ -37,7 +37,7 @@ class Process:
                 stderr=out,
                 env={**os.environ, **(environment or {})},
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 (tests start services before any thread)
                 user=user,
                 group=user,
                 extra_groups=[] if user is not None else None,

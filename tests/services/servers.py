@@ -49,7 +49,7 @@ class Postgres:
         command = [self._bin / "postgres", "-D", self.folder / "data", *options, "-c", "max_connections=200"]
         log = self.folder / "server.log"
         self.process = Process(command, log, user=self._user, cwd=self.folder)
-        self.process.wait_for(lambda: self._ready())
+        self.process.wait_for(self._ready)
 
     def _ready(self) -> bool:
         asked = [self._bin / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
