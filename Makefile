@@ -14,7 +14,7 @@ CACHES := .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 SOURCES := iceberg_assets iceberg_ingest iceberg_manager resources sensors tests benchmarks examples
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-faults dev check fmt bench bench-ingest spark-status spark-stop lock clean setup
+.PHONY: help run test test-faults test-services dev check fmt bench bench-ingest spark-status spark-stop lock clean setup
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ test: .venv/.ready ## run the tests (ARGS="-k name" passes options to pytest)
 
 test-faults: .venv/.ready ## run the tests that kill processes (minutes)
 	@$(WITH_JAVA) exec $(BIN)/python -m pytest -m faults $(ARGS)
+
+test-services: .venv/.ready ## run the tests on PostgreSQL, S3, a REST catalog and a Spark cluster, started here (minutes)
+	@$(WITH_JAVA) exec $(BIN)/python -m pytest -m services -n 0 -rs tests/services $(ARGS)
 
 dev: export ICEBERG_ASSETS_AUTOSTART := 1
 dev: .venv/.ready ## the Dagster UI with schedules and sensors on, at 127.0.0.1:3000 (PORT=…)
@@ -56,7 +59,7 @@ spark-stop: .venv/.ready ## stop the shared Spark server
 
 lock: .venv/.ready ## pin requirements.txt anew from pyproject.toml and requirements.in (LOCK_ARGS=--upgrade)
 	UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --generate-hashes --universal \
-	  --python-version 3.11 --extra dev $(LOCK_ARGS) pyproject.toml requirements.in -o requirements.txt
+	  --python-version 3.11 --extra dev --extra team --extra services $(LOCK_ARGS) pyproject.toml requirements.in -o requirements.txt
 
 setup: .venv/.ready ## make .venv, or bring it up to date (every target does so when it has to)
 	@:

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from iceberg_manager import cli_adoption, cli_landing, cli_maintenance
+from iceberg_manager import cli_adoption, cli_landing, cli_maintenance, cli_migration
 from iceberg_manager import cli_options as opt
 from iceberg_manager.cli_options import DryRun, File, Form, Lake, Name, Out, Snapshot, Where, Yes, open_manager
 from iceberg_manager.errors import LakeError, first_line
@@ -20,7 +20,7 @@ from iceberg_manager.output import confirm, say, show, show_created, show_writte
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="Look after an Apache Iceberg lake.")
 spark_app = typer.Typer(no_args_is_help=True, help="The shared local Spark server.")
 app.add_typer(spark_app, name="spark")
-for more in (cli_maintenance, cli_landing, cli_adoption):
+for more in (cli_maintenance, cli_landing, cli_adoption, cli_migration):
     app.add_typer(more.app)
 
 

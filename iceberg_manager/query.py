@@ -28,7 +28,9 @@ _NO_FOLDER = "/dev/null/extensions"  # nothing can be installed there, by no sta
 
 def connect(settings: LakeSettings, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyConnection:
     """A DuckDB connection that can read the lake's tables, in UTC."""
-    connection = connection or duckdb.connect()
+    if connection is None:
+        connection = duckdb.connect()
+        connection.execute("SET allow_persistent_secrets = false")  # refused once a secret was made, so it comes first
     connection.execute("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")
     connection.execute(
         f"SET GLOBAL TimeZone = 'UTC'; SET TimeZone = 'UTC'; SET GLOBAL extension_directory = {quoted(_NO_FOLDER)}"

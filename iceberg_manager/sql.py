@@ -95,7 +95,6 @@ def _confine(
     allowed = ", ".join(quoted(folder + "/") for folder in folders)
     for setting in (
         "python_enable_replacements = false",
-        "allow_persistent_secrets = false",
         f"temp_directory = {quoted(str(settings.root / 'spill'))}",
         f"allowed_directories = [{allowed}]",
         "enable_external_access = false",
